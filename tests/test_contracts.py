@@ -32,7 +32,8 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "documents": f"{PLAIN} llama text",
     "engine": f"{PLAIN} core llama drafters files text",
     "models": f"{PLAIN} core gguf_file llama drafters files text",
-    "tools": f"{PLAIN} core gguf_file llama files text",
+    "dialects": f"{PLAIN} core gguf_file llama files text",
+    "tools": f"{PLAIN} core gguf_file llama dialects files text",
     "batch": f"{PLAIN} documents core gguf_file llama models files text",
     "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models batch files text",
     "edgespec": f"{PLAIN} core runtime",
@@ -40,12 +41,12 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
     "remote": f"{PLAIN} core runtime files text",
     "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
-    "serve": f"{PLAIN} documents core gguf_file models runtime edgespec batch tools files text",
+    "serve": f"{PLAIN} documents core gguf_file models runtime edgespec batch dialects tools files text",
     "training": f"{PLAIN} core gguf_file llama datastore runtime history bench files text",
-    "chat": f"{PLAIN} documents core gguf_file llama models runtime edgespec history tools files text",
+    "chat": f"{PLAIN} documents core gguf_file llama models runtime edgespec history dialects tools files text",
     "tui": f"{PLAIN} documents core drafters gguf_file models runtime edgespec history chat tools files text",
     "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"
-    " serve remote cluster tools"
+    " serve remote cluster dialects tools"
     " training chat tui files documents text",
 }
 HEAVY = {

@@ -10,10 +10,10 @@ from edgespec.chat.conversation import SHORT, Conversation
 from edgespec.chat.model import ChatModel
 from edgespec.chat.saving import Recording
 from edgespec.chat.settings import ChatSettings
+from edgespec.dialects.calls import ToolCall
 from edgespec.history import Store, Turn
 from edgespec.history.data import turn_of
 from edgespec.settings import CONSTRAINTS, Message
-from edgespec.tools.formats import ToolCall
 from edgespec.tools.offer import MOST_CALLS, MOST_ROUNDS, NO_TOOLS, Offer, budget
 from edgespec.tools.results import ToolResult, cut
 from edgespec.tools.toolbox import Calling, Toolbox

@@ -151,12 +151,25 @@ def _parsed(text: str) -> Template:
         sort_keys: bool = False,
     ) -> str:
         """JSON without the escapes for HTML that Jinja's own filter adds."""
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+            default=list,  # of the results of other filters
+        )
 
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    environment = ImmutableSandboxedEnvironment(
+    class Environment(ImmutableSandboxedEnvironment):
+        """Lists may grow: some templates collect messages in one."""
+
+        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+            return (isinstance(obj, list) and attr == "append") or super().is_safe_attribute(obj, attr, value)
+
+    environment = Environment(
         loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = tojson

@@ -14,13 +14,13 @@ from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
 from edgespec.batch.messages import call_of, message_of
+from edgespec.dialects.calls import ToolCall
 from edgespec.serve.chat import BlockObject, Call, End, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.foreign import take_functions
 from edgespec.settings import LARGEST, Message, moved, shown
-from edgespec.tools.formats import ToolCall
 
 _FOREIGN = ("server_tool_use", "mcp_tool_use", "_tool_result", "container_upload")
 _BILLING = re.compile("x-anthropic-billing-header:.*")

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from edgespec.core.stats import Stats
+from edgespec.dialects.calls import Part, Schemas, ToolCall
+from edgespec.dialects.dialect import Dialect
+from edgespec.dialects.reader import reader
 from edgespec.events import TokenEvent, ended_json
 from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.scores import with_texts
 from edgespec.settings import Request
 from edgespec.text.strict_json import json_line
-from edgespec.text.thinking import Part, ThinkingStream
-from edgespec.tools.formats import ToolCall, ToolParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +68,11 @@ class Call:
         returns_tokens: The client wants everything that is known about each token.
         echoes: Each answer begins with its prompt.
         n_scored: The alternatives for each token of a prompt in vLLM's form; None: it is not wanted.
-        opens_thinking: The prompt ends with the mark that begins reasoning.
-        tools: A parser of tool calls for each answer, or nothing.
-        words: Control tokens that the parsers read as text, by their ids.
+        opened: What the prompt has begun of the answers, as `Dialect.opened` returns it.
+        dialect: How the model writes the answers; None: they are text.
+        schemas: The parameters of the tools; None: calls are not looked for.
+        most_calls: The most calls in an answer.
+        words: Control tokens that are marks of the dialect, by their ids.
         token_bytes: The bytes of a token.
         n_ctx: The context size of the model.
         notes: Notes for the log.
@@ -84,8 +87,10 @@ class Call:
     returns_tokens: bool = False
     echoes: bool = False
     n_scored: int | None = None
-    opens_thinking: bool = False
-    tools: Sequence[ToolParser] = ()
+    opened: str | None = None
+    dialect: Dialect | None = None
+    schemas: Schemas | None = None
+    most_calls: int | None = None
     words: Mapping[int, str] = field(default_factory=dict)
     token_bytes: Callable[[int], bytes] = lambda id: b""
     n_ctx: int = 0
@@ -264,8 +269,9 @@ class _Reader:
 
     def __init__(self, call: Call, index: int) -> None:
         self._index, self._wants_tokens = index, call.wants_tokens or call.returns_tokens
-        self._thinking = ThinkingStream(opened=call.opens_thinking, trims=True) if call.splits else None
-        self._tools = call.tools[index] if call.tools else None
+        self._reader = None
+        if call.dialect is not None:
+            self._reader = reader(call.dialect, call.schemas, opened=call.opened, most=call.most_calls)
         self._words = call.words
         self._calls_tools = False
         self._n_tokens = self._n_reasoning = 0
@@ -297,21 +303,14 @@ class _Reader:
             return [Piece(self._index, tokens=(event,))] if self._call.echoes and self._wants_tokens else []
         self._n_tokens += not event.is_last
         said = event.text if event.text or event.is_last else self._words.get(event.id, "")
-        was_inside = bool(self._thinking and self._thinking.is_inside)
-        parts: list[Part] = self._thinking.push(said) if self._thinking else [("answer", said)]
-        is_inside = bool(self._thinking and self._thinking.is_inside)
-        if was_inside or is_inside or any(kind == "thinking" for kind, _ in parts):
+        was_inside = bool(self._reader and self._reader.is_inside)
+        parts: list[Part] = self._reader.push(said) if self._reader else [("answer", said)]
+        is_inside = bool(self._reader and self._reader.is_inside)
+        if was_inside or is_inside or any(not isinstance(part, ToolCall) and part[0] == "thinking" for part in parts):
             self._n_reasoning = self._n_tokens
-        if event.is_last and self._thinking:
-            parts += self._thinking.end()
-        made: list[Piece] = []
-        for kind, text in parts:
-            if kind == "thinking":
-                made.append(Piece(self._index, reasoning=text))
-            elif text:
-                made += map(self._piece, self._tools.feed(text) if self._tools else [text])
-        if event.is_last and self._tools:
-            made += map(self._piece, self._tools.end())
+        if event.is_last and self._reader:
+            parts += self._reader.end()
+        made = [self._piece(part) for part in parts if isinstance(part, ToolCall) or part[1]]
         self._calls_tools |= any(piece.tool for piece in made)
         if self._wants_tokens and not event.is_last:
             first = made.pop(0) if made else Piece(self._index)
@@ -325,8 +324,13 @@ class _Reader:
             made.append(Piece(self._index, end=end))
         return made
 
-    def _piece(self, part: str | ToolCall) -> Piece:
-        return Piece(self._index, part) if isinstance(part, str) else Piece(self._index, tool=part)
+    def _piece(self, part: Part) -> Piece:
+        if isinstance(part, ToolCall):
+            return Piece(self._index, tool=part)
+        kind, text = part
+        return (
+            Piece(self._index, reasoning=text) if kind == "thinking" and self._call.splits else Piece(self._index, text)
+        )
 
 
 def timings(stats: Stats) -> dict[str, Any]:

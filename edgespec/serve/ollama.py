@@ -14,11 +14,11 @@ from edgespec.batch.fields import Fields
 from edgespec.batch.images import image_of
 from edgespec.batch.known import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
 from edgespec.batch.openai import token_logprob
+from edgespec.dialects.calls import ToolCall
 from edgespec.serve.chat import Call, Piece, Writer, line
 from edgespec.serve.errors import Names, ollama_body
 from edgespec.serve.openai import chat_of, text_of
 from edgespec.serve.served import Served
-from edgespec.tools.formats import ToolCall
 
 LEVELS = ("low", "medium", "high")
 LOWEST = -1e4  # stands for log-probabilities of minus infinity, which JSON does not have

@@ -16,8 +16,10 @@ from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.messages import chat_messages, check_count
 from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
+from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.history import as_sent
 from edgespec.events import TokenEvent
-from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
+from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
 from edgespec.serve.prompts import take_prompts
@@ -26,8 +28,6 @@ from edgespec.serve.served import Served
 from edgespec.serve.tools.foreign import ClientTools
 from edgespec.serve.tools.given import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
 from edgespec.settings import LARGEST, Message, Request, random_seed, with_system
-from edgespec.text.thinking import CLOSE
-from edgespec.tools.formats import ToolCall
 
 MOST_LOGPROBS = 20
 VERBOSITIES = ("low", "medium", "high")
@@ -58,11 +58,11 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
         what.setdefault("reasoning_budget", 0)
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
     messages = tuple(messages) or chat_messages(fields.take("messages"))
+    messages = as_sent(messages, model.dialect)
     messages = with_system(messages, model.system if fields.flag("add_system_prompt", True) else "")
     check_count(messages, model.n_ctx)
     _check_end(fields, is_begun=messages[-1].role == "assistant")
     splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
-    begun = messages[-1].content if messages[-1].role == "assistant" else ""
     lenient = fields.flag("lenient", True)
     if fields.choice("verbosity", VERBOSITIES, "medium") != "medium":
         fields.notes.append("'verbosity' has no effect: models here have no such setting")
@@ -72,8 +72,6 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     call = _call(fields, model, [request])
     _take_scores(call, request.prompt_logprobs)
     call.splits = splits and not is_constrained and not tools.must
-    is_off = SWITCH in model.template and (request.reasoning_budget == 0 or arguments.get(SWITCH) is False)
-    call.opens_thinking = bool(model.about["opens_thinking"]) and not is_off and CLOSE not in begun
     use_tools(call, tools, model, is_constrained=is_constrained)
     return call
 

@@ -14,13 +14,13 @@ from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import RESPONSES
 from edgespec.batch.messages import call_of, message_of, role_in
+from edgespec.dialects.calls import ToolCall
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 from edgespec.serve.tools.foreign import ClientTools, take_functions
 from edgespec.settings import Image, Message, shown
-from edgespec.tools.formats import ToolCall
 
 _TEXT = {"format": "response_format", "verbosity": "verbosity"}
 _CALLS = {

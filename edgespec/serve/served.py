@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from edgespec.errors import EdgespecError, GenerationError
+from edgespec.dialects.dialect import Dialect
+from edgespec.dialects.templates import dialect_of
+from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.header import read_header
@@ -21,7 +23,6 @@ from edgespec.runtime.worker import NoReplyError, Worker
 from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
 from edgespec.settings import Inputs, LoadSettings, Request
-from edgespec.tools.formats import WORDS
 
 REPLY_S = 60.0  # for a question with a long text
 STATE_S = 10.0  # for a question to the engine, which may have to finish a forward pass first
@@ -62,15 +63,34 @@ class Served:
         self.vocabulary = vocabulary = worker.open_vocabulary()
         self.token_bytes = partial(vocabulary.token_bytes, special=True)
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
-        found = {word: vocabulary.tokenize(word, parse_special=True) for word in WORDS}
-        self.control_ids = {
-            word: ids[0] for word, ids in found.items() if len(ids) == 1 and vocabulary.is_control(ids[0])
-        }
         self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
         self._n_noted = 0
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How the model writes reasoning and calls."""
+        return dialect_of(self.template)
+
+    @cached_property
+    def mark_texts(self) -> dict[int, str]:
+        """The texts of the control tokens in the marks of the dialect, by their ids."""
+        vocabulary = self.vocabulary
+        ids = {id for mark in self.dialect.marks for id in vocabulary.tokenize(mark, parse_special=True)}
+        return {id: self.token_bytes(id).decode("utf-8", "replace") for id in ids if vocabulary.is_control(id)}
+
+    async def opened(self, request: Request) -> str | None:
+        """Return what the prompt of a request has begun of the answer, as `Dialect.opened`."""
+        last = request.messages[-1]
+        begun = last.content if last.role == "assistant" else ""
+        given = replace(request, messages=request.messages[:-1]) if last.role == "assistant" else request
+        try:
+            prompt = await self.ask(lambda worker: worker.render(given))
+        except UsageError:  # the template rejects these messages: others are sent
+            return None
+        return self.dialect.opened(prompt, begun)
 
     @property
     def n_ctx(self) -> int:

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
+from edgespec.dialects.calls import Format, ToolCall, ToolParser
+from edgespec.dialects.dialect import HERMES
+from edgespec.dialects.forms import format_of
+from edgespec.dialects.templates import dialect_of
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.header import read_header
 from edgespec.settings import Message, Request
 from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream, without_thinking
-from edgespec.tools.formats import Format, ToolCall, ToolParser, format_of
 from edgespec.tools.results import ToolResult
 from edgespec.tools.toolbox import Toolbox
 
+MARK = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")  # what may be a control token
 MOST_CALLS = 16  # of one answer
 MOST_ROUNDS = 16  # answers with calls, for one message of the user
 LEAST_TOKENS = 64  # of a result, however full the context is
@@ -56,8 +61,10 @@ def style_of(model: ToolModel) -> Style | None:
     template = str(read_header(model.describe()["model"]).metadata.get("tokenizer.chat_template", ""))
     if "tools" not in template:
         return None
-    format = format_of(template)
-    ids = {word: model.control_id(word) for word in format.words}
+    dialect = dialect_of(template)
+    # A chat reads no answers of several messages yet.
+    format = format_of(dialect.calls if dialect.calls and dialect.messages is None else HERMES)
+    ids = {word: model.control_id(word) for mark in dialect.marks for word in MARK.findall(mark)}
     words = {id: word for word, id in ids.items() if id is not None}
     result = ToolResult("server/probe", "{}", "ok", "y")
     for keeps_text in (True, False):

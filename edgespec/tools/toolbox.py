@@ -11,11 +11,11 @@ from typing import Any, Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
+from edgespec.dialects.calls import NAME, ToolCall
 from edgespec.errors import UsageError
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tools.config import ServerConfig
-from edgespec.tools.formats import NAME, ToolCall
 from edgespec.tools.permissions import Permissions
 from edgespec.tools.results import DENIED, STOPPED, Outcome, ToolResult, readable
 from edgespec.tools.server import Reply, Server, check_package

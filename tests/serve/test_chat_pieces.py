@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.core.stats import Stats
+from edgespec.dialects.dialect import THINK, Dialect
 from edgespec.events import TokenEvent
 from edgespec.serve.chat import Call, Piece, pieces, timings
 from edgespec.settings import Request
@@ -82,7 +83,7 @@ def test_tokens_of_reasoning_are_counted_with_their_marks(texts: list[str], open
         yield 0, TokenEvent(-1, "", finish_reason="length", stats=Stats())
 
     async def ends() -> list[tuple[int, int]]:
-        call = Call("m", [Request()], splits=True, opens_thinking=opened)
+        call = Call("m", [Request()], splits=True, opened="" if opened else None, dialect=Dialect(THINK))
         return [(p.end.n_reasoning, p.end.n_tokens) async for p in pieces(call, events()) if p.end is not None]
 
     assert asyncio.run(ends()) == [(n_reasoning, len(texts))]

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 from serving import Serving, posted
 
+from edgespec.dialects.calls import ToolCall, ToolParser
+from edgespec.dialects.forms import TAGS
 from edgespec.serve.openai import chat_call
-from edgespec.tools.formats import TAGS, ToolCall, ToolParser
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -183,7 +184,7 @@ def test_an_answer_without_reasoning_needs_no_switch_in_the_template(templated: 
     model = copy(templated.served)
     model.template = "{{ messages[0].content }}<think>\n"
     call = chat_call({"messages": HELLO, **asked}, model)
-    assert (call.requests[0].reasoning_budget, call.opens_thinking, call.notes) == (0, True, [])
+    assert (call.requests[0].reasoning_budget, call.notes) == (0, [])
 
 
 def test_unknown_fields_are_in_the_log_for_every_endpoint(server: Serving) -> None:

@@ -655,10 +655,9 @@ def asked(call: Call | VectorsObject) -> Any:
     """All that a call asks for, to compare."""
     if isinstance(call, VectorsObject):
         return {name: value for name, value in vars(call).items() if name not in ("_served", "_started_ns")}
-    parsers = [(parser._most, parser._format, parser._schemas) for parser in call.tools]
     return (
-        *(call.requests, call.stream, call.include_usage, call.splits, call.returns_tokens, call.opens_thinking),
-        *(call.words, call.notes, call.echoes, parsers),
+        *(call.requests, call.stream, call.include_usage, call.splits, call.returns_tokens, call.opened),
+        *(call.words, call.notes, call.echoes, call.dialect, call.schemas, call.most_calls),
     )
 
 

@@ -10,11 +10,11 @@ import pytest
 from serving import Serving
 
 from edgespec.core.stats import Stats
+from edgespec.dialects.calls import ToolCall
 from edgespec.serve.anthropic import MessageObject
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.responses import ResponseObject
 from edgespec.settings import Request
-from edgespec.tools.formats import ToolCall
 
 MESSAGES, COUNT, RESPONSES = "/v1/messages", "/v1/messages/count_tokens", "/v1/responses"
 ASKED = [{"role": "user", "content": "Hello"}]

@@ -10,10 +10,10 @@ from serving import Serving
 
 from edgespec.batch.bad_input import BadInputError
 from edgespec.core.stats import Stats
+from edgespec.dialects.calls import ToolCall
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.ollama import OllamaChatObject, ollama_chat, unloads
 from edgespec.settings import Request
-from edgespec.tools.formats import ToolCall
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 ASKED = [{"role": "user", "content": "Hello"}]

@@ -9,8 +9,9 @@ import pytest
 from serving import Serving, posted
 
 from edgespec.batch.fields import Fields
+from edgespec.dialects.calls import Format, ToolCall, ToolParser
+from edgespec.dialects.forms import FORCED, LLAMA, MISTRAL, TAGS
 from edgespec.serve.tools.given import take_arguments
-from edgespec.tools.formats import FORCED, LLAMA, MISTRAL, TAGS, Format, ToolCall, ToolParser, format_of
 
 CHAT = "/v1/chat/completions"
 pytestmark = [pytest.mark.native, pytest.mark.cli]
@@ -111,12 +112,6 @@ def test_calls_are_found_however_the_text_arrives(
 )
 def test_what_is_no_call_stays_text(format: Format, text: str, size: int) -> None:
     assert read(format, text, size) == (text, [])
-
-
-def test_the_template_tells_the_format() -> None:
-    assert format_of("... <tool_call>{{ call.parameters }}") is TAGS
-    assert format_of("{{ '[TOOL_CALLS]' }}") is MISTRAL
-    assert format_of('{{ \'{"name": "\' + name + \'", "parameters": \' }}') is LLAMA
 
 
 # --- with a model -----------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.tools.formats import LLAMA, MISTRAL, TAGS, Format, ToolCall, ToolParser
+from edgespec.dialects.calls import Format, ToolCall, ToolParser
+from edgespec.dialects.forms import LLAMA, MISTRAL, TAGS
 
 TEXT = {"type": "string"}
 FILE = {"type": "object", "properties": {"content": TEXT, "path": TEXT, "n": {"type": "integer"}}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from edgespec.tools.formats import LLAMA, MISTRAL, TAGS
+from edgespec.dialects.forms import LLAMA, MISTRAL, TAGS
 from edgespec.tools.offer import Offer, Style, TextFilter
 from edgespec.tools.results import ToolResult, cut, readable, shown_arguments
 

@@ -10,9 +10,9 @@ import pytest
 from calling import tool_server
 
 from edgespec.cancel import CancelFlag
+from edgespec.dialects.calls import ToolCall
 from edgespec.errors import UsageError
 from edgespec.tools.config import ServerConfig
-from edgespec.tools.formats import ToolCall
 from edgespec.tools.permissions import Permissions
 from edgespec.tools.results import DENIED, STOPPED
 from edgespec.tools.toolbox import Calling, Decision, Toolbox

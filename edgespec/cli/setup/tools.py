@@ -18,8 +18,8 @@ from edgespec.events import TokenEvent
 from edgespec.settings import Message, Request
 
 if TYPE_CHECKING:
+    from edgespec.dialects.calls import ToolCall
     from edgespec.runtime.runtime import Runtime
-    from edgespec.tools.formats import ToolCall
     from edgespec.tools.results import ToolResult
     from edgespec.tools.toolbox import Toolbox
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.batch.bad_input import wrong
 from edgespec.batch.fields import Fields
-from edgespec.tools.formats import ToolCall
+from edgespec.dialects.calls import ToolCall
 
 Tool = dict[str, Any]
 

@@ -10,12 +10,13 @@ from typing import Any
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
+from edgespec.dialects.calls import NAME
+from edgespec.dialects.dialect import Calls, Dialect
 from edgespec.runtime.prompts import SWITCH
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
 from edgespec.settings import Request, shown
 from edgespec.text.thinking import OPEN
-from edgespec.tools.formats import FORCED, NAME, ToolParser, format_of
 
 MOST_TOOLS = 512
 _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
@@ -195,13 +196,16 @@ def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any]) -> 
 
 
 def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) -> None:
-    """Prepare the parsers for calls, unless the answers have a constraint of the client."""
-    if tools.schemas is None or is_constrained:
-        return
-    own = format_of(model.template)
-    format = replace(FORCED, short_ids=own.short_ids) if tools.must else own
-    call.tools = [ToolParser(format, tools.schemas, None if tools.parallel else 1) for _ in call.requests]
-    call.words = {model.control_ids[word]: word for word in format.words if word in model.control_ids}
+    """Prepare reading reasoning and calls, unless the answers have a constraint of the client."""
+    has_calls = tools.schemas is not None and not is_constrained
+    if has_calls:
+        call.schemas, call.most_calls = tools.schemas, None if tools.parallel else 1
+    if tools.must and has_calls:
+        calls = model.dialect.calls
+        call.dialect = Dialect(calls=Calls("json", short_ids=calls is not None and calls.short_ids))
+    elif not is_constrained:
+        call.dialect = model.dialect if call.splits else replace(model.dialect, reasoning=None)
+        call.words = model.mark_texts
 
 
 def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:

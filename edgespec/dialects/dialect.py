@@ -1,0 +1,120 @@
+"""How a model writes an answer: the marks around its reasoning, its content and its calls of tools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Marks = tuple[str, str]
+"""The texts before and after a part of an answer."""
+
+NO_MARKS: Marks = ("", "")
+THINK: Marks = ("<think>", "</think>")
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How calls are written. Blanks around marks do not count.
+
+    Attributes:
+        form: "json": an object with the name and the arguments; "named": the name, then the arguments as JSON;
+            "tagged": the name, then each argument between marks.
+        section: The marks around all calls of an answer.
+        call: The marks around each call.
+        name: The marks around the name, if it is not in JSON.
+        keys: In JSON, the names of the fields with the name, the arguments and the id; without a first one, the name of
+            the tool is the field of its arguments.
+        wrapper: In JSON, the field whose value has the fields, if there is one.
+        id: The marks around the id of a call that is not in JSON, after the name.
+        key: The marks around the name of an argument.
+        value: The marks around the value of an argument.
+        short_ids: Ids have nine characters.
+        between: What separates two calls in JSON that have no marks of their own.
+    """
+
+    form: Literal["json", "named", "tagged", "python", "gemma"]
+    section: Marks = NO_MARKS
+    call: Marks = NO_MARKS
+    name: Marks = NO_MARKS
+    keys: tuple[str, str, str] = ("name", "arguments", "")
+    wrapper: str = ""
+    id: Marks = NO_MARKS
+    key: Marks = NO_MARKS
+    value: Marks = NO_MARKS
+    short_ids: bool = False
+    between: str = ""
+
+
+HERMES = Calls("json", call=("<tool_call>", "</tool_call>"))
+"""How models without a form of their own are told to write calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Messages:
+    """An answer of several messages.
+
+    Attributes:
+        start: Begins a message. The prompt has the first one.
+        header_end: Ends the header of a message.
+        ends: The marks that end a message.
+        answer: The header of a message for the user.
+        classify: Returns what a message with this header is, "drop" if it is not shown, and the tool that it calls.
+    """
+
+    start: str
+    header_end: str
+    ends: tuple[str, ...]
+    classify: Callable[[str], tuple[Literal["thinking", "answer", "drop"], str]]
+    answer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a model writes an answer.
+
+    Attributes:
+        reasoning: The marks around reasoning; None if there are none. The first is empty if only the prompt has it.
+        content: The marks around the content.
+        calls: None if the template does not know calls.
+        reads_text: The template finds the reasoning of an earlier answer in its content, as `<think>` text.
+        silent: Other marks, which are no part of the content.
+        messages: The form of an answer that is several messages.
+        reasoning_field: The field of a message with the reasoning of an earlier answer; "" if the template reads none.
+    """
+
+    reasoning: Marks | None = None
+    content: Marks = NO_MARKS
+    calls: Calls | None = None
+    reasoning_field: str = ""
+    reads_text: bool = False
+    silent: tuple[str, ...] = ()
+    messages: Messages | None = None
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All marks. Those that are control tokens have no text in an answer otherwise."""
+        calls, messages = self.calls, self.messages
+        found = [*(self.reasoning or ()), *self.content, *self.silent]
+        if calls is not None:
+            found += [*calls.section, *calls.call, *calls.name, *calls.id, *calls.key, *calls.value]
+        if messages is not None:
+            found += [messages.start, messages.header_end, *messages.ends]
+        return tuple(filter(None, found))
+
+    def opened(self, prompt: str, begun: str = "") -> str | None:
+        """Return what a prompt has begun of the answer's reasoning; None if the answer does not begin inside of it. For
+        an answer of several messages, return the beginning of the first one. `begun` is a text that follows the prompt,
+        which the answer continues."""
+        if self.messages is not None:
+            form = self.messages
+            if begun:
+                return f"{form.start}{form.answer}{form.header_end}"
+            return prompt[prompt.rindex(form.start) :] if form.start in prompt else ""
+        if begun:
+            return None if self.reasoning is None or self.opened(prompt + begun) is None else ""
+        start, end = self.reasoning or NO_MARKS
+        place = prompt.rfind(start) if start else -1
+        if place < 0 or (end and end in prompt[place:]):
+            return None
+        return prompt[place + len(start) :]

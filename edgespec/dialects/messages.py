@@ -1,0 +1,138 @@
+"""Reads answers that are several messages, each with a header that says what it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+from edgespec.dialects.calls import Part, Schemas, ToolCall, ToolParser
+from edgespec.dialects.dialect import Calls, Dialect, Messages
+from edgespec.dialects.forms import format_of
+from edgespec.dialects.objects import object_call
+
+Kind = Literal["thinking", "answer", "drop"]
+
+
+def _harmony(header: str) -> tuple[Kind, str]:
+    """Return what a message is, and the tool that it calls, given a header such as `<|channel|>analysis`."""
+    if found := re.search(r"to=(?:functions\.)?([^\s<]+)", header):
+        return ("thinking" if found[1] in ("assistant", "user", "all") else "drop"), found[1]
+    return ("thinking" if "analysis" in header else "answer"), ""
+
+
+def _muse(header: str) -> tuple[Kind, str]:
+    to = header.rpartition("to=")[2].strip() or "user"
+    return ("answer" if to == "user" else "thinking" if to == "self" else "drop"), to
+
+
+def _functionary(header: str) -> tuple[Kind, str]:
+    return ("answer", "") if header.strip() == "all" else ("drop", header.strip())
+
+
+HARMONY = Dialect(
+    messages=Messages(
+        "<|start|>assistant",
+        "<|message|>",
+        ("<|end|>", "<|call|>", "<|return|>", "<|start|>"),
+        _harmony,
+        "<|channel|>final",
+    ),
+    calls=Calls("json"),
+    reasoning_field="thinking",
+)
+MUSE = Dialect(
+    messages=Messages("<|start|>assistant", "<|message|>", ("<|eom|>", "<|eot|>", "<|start|>"), _muse, " to=user"),
+    calls=Calls(
+        "tagged",
+        section=("<atem:function_calls>", "</atem:function_calls>"),
+        call=('<atem:invoke name="', "</atem:invoke>"),
+        name=("", '">'),
+        key=('<atem:parameter name="', '">'),
+        value=("", "</atem:parameter>"),
+    ),
+)
+FUNCTIONARY = Dialect(messages=Messages(">>>", "\n", (">>>",), _functionary, "all"), calls=Calls("json"))
+
+
+class MessagesReader:
+    """Reads messages. A call is the body of a message to a known tool: JSON, or a call with marks."""
+
+    def __init__(self, dialect: Dialect, schemas: Schemas | None, begun: str | None, most: int | None) -> None:
+        assert dialect.messages is not None
+        self._form, self._schemas, self._most = dialect.messages, schemas or {}, most
+        self._calls = dialect.calls
+        self._held = ""
+        self._kind: Kind | None = None  # None: in a header
+        self._tool = ""
+        self._body = ""
+        self._n_calls = 0
+        self._is_new = True
+        if begun is not None:
+            [*self.push(begun.rpartition(self._form.start)[2] if self._form.start in begun else begun)]
+
+    @property
+    def is_inside(self) -> bool:
+        """True while the text is reasoning."""
+        return self._kind == "thinking"
+
+    def push(self, text: str) -> list[Part]:
+        self._held += text
+        return [*self._parts(is_over=False)]
+
+    def end(self) -> list[Part]:
+        return [*self._parts(is_over=True)]
+
+    def _parts(self, *, is_over: bool) -> Iterator[Part]:
+        while True:
+            if self._kind is None:
+                header, mark, rest = self._held.partition(self._form.header_end)
+                if not mark:
+                    if is_over and self._held.strip() and not self._looks_like_header(self._held):
+                        yield "answer", self._held
+                        self._held = ""
+                    return
+                self._kind, self._tool = self._form.classify(header)
+                self._held, self._body, self._is_new = rest, "", True
+            marks = [(at, mark) for mark in self._form.ends if (at := self._held.find(mark)) >= 0]
+            at, mark = min(marks, default=(len(self._held), ""))
+            if not mark and not is_over:
+                at -= max((_begun(self._held, each) for each in self._form.ends), default=0)
+            text, self._held = self._held[:at], self._held[at:]
+            if self._is_new:
+                text = text.lstrip("\n")
+            if text:
+                self._is_new = False
+                if self._kind == "drop":
+                    self._body += text
+                else:
+                    yield self._kind, text
+            if mark or is_over:
+                yield from self._ended()
+            if not mark:
+                return
+            self._held = self._held.removeprefix(mark).removeprefix(self._form.start)
+            self._kind = None
+
+    def _looks_like_header(self, text: str) -> bool:
+        return "<|" in text or "to=" in text
+
+    def _ended(self) -> Iterator[Part]:
+        """Yield the call of a message that has ended."""
+        if self._kind != "drop" or (self._most is not None and self._n_calls >= self._most):
+            return
+        made = list[ToolCall]()
+        if self._calls is not None and self._calls.form == "tagged":
+            parser = ToolParser(format_of(self._calls), self._schemas)
+            made = [part for part in (*parser.feed(self._body), *parser.end()) if isinstance(part, ToolCall)]
+        elif (call := object_call(self._tool, self._body, self._schemas)) is not None:
+            made = [call]
+        for call in made:
+            yield replace(call, number=self._n_calls)
+            self._n_calls += 1
+        self._body = ""
+
+
+def _begun(text: str, mark: str) -> int:
+    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)

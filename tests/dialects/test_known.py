@@ -1,0 +1,109 @@
+"""Formats that a template does not show. The templates here have nothing but the text by which a format is known."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from answers import read
+
+from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.dialect import Dialect
+from edgespec.dialects.known import FIREFUNCTION, GEMMA_4, KIMI_K2, KIMI_K3, LFM2, SOLAR, known
+from edgespec.dialects.messages import FUNCTIONARY, HARMONY, MUSE
+from edgespec.dialects.reader import reader
+
+ROME = ("weather", {"city": "Rome", "days": 2})
+JSON = '{"city": "Rome", "days": 2}'
+TO_WEATHER = "<|channel|>commentary to=functions.weather <|constrain|>json<|message|>" + JSON
+CASES: list[tuple[Dialect, str | None, str, tuple[str, str, list[Any]]]] = [
+    (HARMONY, "<|start|>assistant", "<|channel|>final<|message|>Hi.", ("", "Hi.", [])),
+    (
+        HARMONY,
+        "<|start|>assistant",
+        f"<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant{TO_WEATHER}",
+        ("Hm.", "", [ROME]),
+    ),
+    (
+        HARMONY,
+        "<|start|>assistant",
+        f" to=functions.weather<|channel|>commentary<|message|>{JSON}<|call|>",
+        ("", "", [ROME]),
+    ),
+    (HARMONY, "<|start|>assistant", "<|channel|>commentary to=functions.nobody<|message|>{}", ("", "", [])),
+    (
+        MUSE,
+        "<|start|>assistant",
+        " to=self<|message|>Hm.<|eom|><|start|>assistant to=weather<|message|><atem:function_calls>\n"
+        '<atem:invoke name="weather">\n<atem:parameter name="city">Rome</atem:parameter>\n'
+        '<atem:parameter name="days">2</atem:parameter>\n</atem:invoke>\n</atem:function_calls>',
+        ("Hm.", "", [ROME]),
+    ),
+    (FUNCTIONARY, ">>>", f"all\nI look.>>>weather\n{JSON}", ("", "I look.", [ROME])),
+    (GEMMA_4, None, '<|tool_call>call:weather{city:<|"|>Rome<|"|>,days:2}<tool_call|>', ("", "", [ROME])),
+    (GEMMA_4, None, "<|channel>thought\nHm.<channel|>Hi.", ("Hm.", "Hi.", [])),
+    (
+        LFM2,
+        None,
+        '<|tool_call_start|>[weather(city="Rome", days=2), now()]<|tool_call_end|>',
+        ("", "", [ROME, ("now", {})]),
+    ),
+    (LFM2, None, "[a link](x) and weather(city=1)", ("", "[a link](x) and weather(city=1)", [])),
+    (
+        KIMI_K2,
+        "",
+        "Hm.</think>So.<|tool_calls_section_begin|><|tool_call_begin|>functions.weather:0<|tool_call_argument_begin|>"
+        f"{JSON}<|tool_call_end|><|tool_calls_section_end|>",
+        ("Hm.", "So.", [ROME]),
+    ),
+    (
+        KIMI_K3,
+        "",
+        "Hm.<|close|>think<|sep|><|open|>response<|sep|>So.<|close|>response<|sep|><|open|>tools<|sep|>"
+        '<|open|>call tool="weather" index="1"<|sep|>'
+        '<|open|>argument key="city" type="string"<|sep|>Rome<|close|>argument<|sep|>'
+        '<|open|>argument key="days" type="number"<|sep|>2<|close|>argument<|sep|>'
+        "<|close|>call<|sep|><|close|>tools<|sep|><|close|>message<|sep|>",
+        ("Hm.", "So.", [ROME]),
+    ),
+    (FIREFUNCTION, None, f' functools[{{"name": "weather", "arguments": {JSON}}}]', ("", "", [ROME])),
+    (
+        SOLAR,
+        None,
+        "<|think|>Hm.<|end|><|tool_calls|><|tool_call:begin|>call1<|tool_call:name|>weather<|tool_call:args|>"
+        f"{JSON}<|tool_call:end|><|calls|>",
+        ("Hm.", "", [ROME]),
+    ),
+]
+
+
+@pytest.mark.parametrize("size", [1, 5, 1000])
+@pytest.mark.parametrize(("dialect", "opened", "text", "expected"), CASES)
+def test_an_answer_in_pieces_is_read(
+    dialect: Dialect, opened: str | None, text: str, expected: tuple[str, str, list[Any]], size: int
+) -> None:
+    assert read(dialect, text, size, opened) == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (
+            '{a:<|"|>x, {y}<|"|>,b:[1,-2.5],c:{d:true,e:null}}',
+            {"a": "x, {y}", "b": [1, -2.5], "c": {"d": True, "e": None}},
+        ),
+        ("{}", {}),
+    ],
+)
+def test_values_of_gemma_have_their_types(written: str, expected: dict[str, Any]) -> None:
+    found = reader(GEMMA_4, {"f": {}})
+    (call,) = [*found.push(f"<|tool_call>call:f{written}<tool_call|>"), *found.end()]
+    assert isinstance(call, ToolCall)
+    assert json.loads(call.arguments) == expected
+
+
+def test_a_template_is_known_by_a_text_in_it() -> None:
+    assert known("{{ '<|start|>assistant<|channel|>final<|message|>' }}") is HARMONY
+    assert known("{{ '<|channel>thought' }}") is GEMMA_4
+    assert known("{{ messages }}") is None
