@@ -91,7 +91,7 @@ class ToolParser:
                 break
             try:
                 calls, length = self._format.read(self._held[start:], self._schemas, ended)
-            except (UnfinishedError, ValueError) as error:
+            except (UnfinishedError, ValueError, RecursionError) as error:
                 if isinstance(error, UnfinishedError) and not ended:
                     made += self._text(len(self._held[:start].rstrip()))
                     break

@@ -23,6 +23,8 @@ def format_of(calls: Calls) -> Format:
         return TAGS
     if not opened:
         return LLAMA
+    if calls.form == "tagged" and not (parts_of(calls.call[1]) or parts_of(calls.section[1])):
+        return TAGS  # the end of a call is unknown
     return Format(tuple(dict.fromkeys(opened)), FORMS[calls.form](calls), short_ids=calls.short_ids)
 
 
@@ -146,7 +148,8 @@ class _Tagged(_Form):
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls)
         next_marks = tuple(filter(None, (calls.section[0], *self._opens)))
-        self._marks = ParameterMarks(calls.key, calls.value, tuple(self._closes), next_marks)
+        ends = tuple(self._closes or parts_of(calls.section[1]))
+        self._marks = ParameterMarks(calls.key, calls.value, ends, next_marks)
         self._closes = []
         follows = "|".join(map(re.escape, (calls.key[0], self._marks.ends[0])))
         name_end = f"{pattern(calls.name[1])}|" if calls.name[1] else ""

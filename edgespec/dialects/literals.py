@@ -20,10 +20,13 @@ def python_call(text: str, start: int, schemas: Schemas) -> tuple[ToolCall, int]
     if found is None:
         raise UnfinishedError if re.fullmatch(r"\s*[\w.\-]*", text[start:]) else ValueError("no call")
     name, end = known_name(found[1], schemas), _end_of_brackets(text, found.end() - 1)
-    tree = ast.parse("f" + text[found.end() - 1 : end].strip(), mode="eval").body
-    if not isinstance(tree, ast.Call) or tree.args:
-        raise ValueError("no call")
-    arguments = {str(each.arg): _python_value(each.value) for each in tree.keywords}
+    try:
+        tree = ast.parse("f" + text[found.end() - 1 : end].strip(), mode="eval").body
+        if not isinstance(tree, ast.Call) or tree.args:
+            raise ValueError("no call")
+        arguments = {str(each.arg): _python_value(each.value) for each in tree.keywords}
+    except (SyntaxError, TypeError, MemoryError, RecursionError) as error:  # of hostile texts
+        raise ValueError("no call") from error
     return ToolCall(name, arguments_text(arguments)), end
 
 

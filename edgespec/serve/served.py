@@ -12,7 +12,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.templates import dialect_of
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.files.paths import file_facts
@@ -63,16 +62,12 @@ class Served:
         self.vocabulary = vocabulary = worker.open_vocabulary()
         self.token_bytes = partial(vocabulary.token_bytes, special=True)
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
+        self.dialect = dialect_of(self.template)  # here and not later, since a hostile template takes seconds
         self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
         self._n_noted = 0
-
-    @cached_property
-    def dialect(self) -> Dialect:
-        """How the model writes reasoning and calls."""
-        return dialect_of(self.template)
 
     @cached_property
     def mark_texts(self) -> dict[int, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
@@ -107,3 +108,59 @@ def test_a_template_is_known_by_a_text_in_it() -> None:
     assert known("{{ '<|start|>assistant<|channel|>final<|message|>' }}") is HARMONY
     assert known("{{ '<|channel>thought' }}") is GEMMA_4
     assert known("{{ messages }}") is None
+
+
+DIALECTS = [HARMONY, MUSE, FUNCTIONARY, GEMMA_4, LFM2, KIMI_K2, KIMI_K3, FIREFUNCTION, SOLAR]
+PARTS = [
+    "weather",
+    "functions.",
+    "city",
+    '"',
+    "{",
+    "}",
+    "[",
+    "]",
+    "(",
+    ")",
+    "=",
+    ":",
+    ",",
+    "1",
+    "None",
+    " ",
+    "\n",
+    "\\",
+]
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_answer_is_an_error(dialect: Dialect) -> None:
+    """Marks and parts of calls in any order."""
+    chance = random.Random(1)
+    texts = [*dialect.marks, *PARTS]
+    for _ in range(300):
+        text = "".join(chance.choices(texts, k=chance.randint(1, 30)))
+        read(dialect, text, chance.choice((1, 4, 1000)), chance.choice((None, "")))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<|tool_call>call:weather{city:" + "[" * 5000,
+        "<|tool_call>call:weather{city:" + "{a:" * 5000 + "<tool_call|>",
+    ],
+)
+def test_what_is_nested_too_deeply_is_text(text: str) -> None:
+    assert read(GEMMA_4, text, 10_000) == ("", text, [])
+
+
+def test_calls_of_python_that_are_none_are_text() -> None:
+    for call in (
+        "weather(1)",
+        "weather(city=[].x)",
+        "weather(city={[]: 1})",
+        "weather(" + "-" * 9000 + "1)",
+        "weather(a=1b)",
+    ):
+        text = f"<|tool_call_start|>[{call}]<|tool_call_end|>"
+        assert read(LFM2, text, 10_000) == ("", text, []), call[:30]
