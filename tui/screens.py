@@ -8,7 +8,7 @@ from contextlib import suppress
 from textual.actions import SkipAction
 from textual.await_complete import AwaitComplete
 from textual.events import Click, Event
-from textual.geometry import Offset
+from textual.geometry import Offset, Size
 from textual.screen import Screen, ScreenResultType
 from textual.selection import Selection
 from textual.widget import Widget
@@ -31,6 +31,14 @@ class BaseScreen(Screen[ScreenResultType]):
             return AwaitComplete()
         self.pop_until_active()
         return super().dismiss(result)
+
+    def _screen_resized(self, size: Size) -> None:
+        """Lay out for the size that the terminal has now.
+
+        The size of a message may be an older one. The layout would post it again, and so would that of the newer size:
+        two such messages that Textual 8.2.8 cannot merge would follow each other for ever.
+        """
+        super()._screen_resized(self.app.size)
 
     def validate_selections(self, selections: dict[Widget, Selection]) -> dict[Widget, Selection]:
         """Include the character under the pointer where a range ends: Textual does so only within one message.

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 from textual.command import CommandList
-from textual.events import Key, Paste
+from textual.events import Key, Paste, Resize
+from textual.geometry import Size
 from textual.pilot import Pilot
+from textual.screen import Screen
 from textual.widgets import Input, Static
 from textual.widgets._toast import Toast
 from tui_harness import Stage, place_of, wait_until
@@ -33,7 +35,7 @@ from edgespec.tui import front
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.dialogs import ChoiceScreen, Dialog
+from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog
 from edgespec.tui.palette import Palette
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.sidebar import ChatChosen, ChatList, Sidebar
@@ -971,6 +973,28 @@ def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
         assert "hello there" in shown(app)
 
     on_new_screen(steps, size=size)
+
+
+def test_sizes_that_follow_each_other_come_to_rest() -> None:
+    """A window is dragged while other messages arrive. Each size must not bring back the one before."""
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.push_screen(ChoiceScreen("title", "", [Choice("a", "a")]))
+        await pilot.pause()
+        laid_out: list[Screen[Any]] = []
+        for screen in app.screen_stack:
+            screen.screen_layout_refresh_signal.subscribe(screen, laid_out.append)
+        for columns in (60, 100, 60, 100):
+            for screen in app.screen_stack:
+                screen.post_message(Resize(Size(columns, 30), Size(columns, 30)))
+                screen.call_later(lambda: None)
+        for _ in range(50):
+            await asyncio.sleep(0.01)
+            assert len(laid_out) < 100
+        await pilot.press("escape")
+        await wait_until(pilot, lambda: not app.has_screen_above)
+
+    on_new_screen(steps)
 
 
 @pytest.mark.long
