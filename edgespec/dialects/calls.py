@@ -113,8 +113,8 @@ class ToolParser:
         starts = [(start, mark) for mark in self._format.marks if (start := text.find(mark)) >= 0]
         if starts:
             return min(starts)
-        begun = max((_overlap(text, mark) for mark in self._format.marks), default=0)
-        return len(text[: len(text) - begun].rstrip()), None
+        held = max((begun(text, mark) for mark in self._format.marks), default=0)
+        return len(text[: len(text) - held].rstrip()), None
 
     def _text(self, length: int) -> list[str]:
         """Return the first characters as text, except for blanks after a call."""
@@ -129,6 +129,6 @@ class ToolParser:
         return secrets.token_hex(5)[:9] if self._format.short_ids else "call_" + secrets.token_hex(12)
 
 
-def _overlap(text: str, mark: str) -> int:
+def begun(text: str, mark: str) -> int:
     """Return how many characters at the end of a text may be the beginning of a mark."""
     return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)

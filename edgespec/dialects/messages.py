@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
-from edgespec.dialects.calls import Part, Schemas, ToolCall, ToolParser
+from edgespec.dialects.calls import Part, Schemas, ToolCall, ToolParser, begun
 from edgespec.dialects.dialect import Calls, Dialect, Messages
 from edgespec.dialects.forms import format_of
 from edgespec.dialects.objects import object_call
@@ -56,21 +57,13 @@ MUSE = Dialect(
 FUNCTIONARY = Dialect(messages=Messages(">>>", "\n", (">>>",), _functionary, "all"), calls=Calls("json"))
 
 
-class MessagesReader:
-    """Reads messages. A call is the body of a message to a known tool: JSON, or a call with marks."""
+class PartsReader(ABC):
+    """Reads an answer that arrives in pieces. `_kind` is what is read now; None: it is not known, or a header."""
 
-    def __init__(self, dialect: Dialect, schemas: Schemas | None, begun: str | None, most: int | None) -> None:
-        assert dialect.messages is not None
-        self._form, self._schemas, self._most = dialect.messages, schemas or {}, most
-        self._calls = dialect.calls
-        self._held = ""
-        self._kind: Kind | None = None  # None: in a header
-        self._tool = ""
-        self._body = ""
-        self._n_calls = 0
-        self._is_new = True
-        if begun is not None:
-            [*self.push(begun.rpartition(self._form.start)[2] if self._form.start in begun else begun)]
+    def __init__(self, kind: Kind | None = None) -> None:
+        self._held = ""  # what is not certain yet
+        self._kind = kind
+        self._is_new = True  # nothing of the part has been returned
 
     @property
     def is_inside(self) -> bool:
@@ -78,11 +71,31 @@ class MessagesReader:
         return self._kind == "thinking"
 
     def push(self, text: str) -> list[Part]:
+        """Take more of the answer. Return the parts that are certain by now."""
         self._held += text
         return [*self._parts(is_over=False)]
 
     def end(self) -> list[Part]:
+        """Return the rest at the end of the answer. Nothing in an answer is an error."""
         return [*self._parts(is_over=True)]
+
+    @abstractmethod
+    def _parts(self, *, is_over: bool) -> Iterator[Part]: ...
+
+
+class MessagesReader(PartsReader):
+    """Reads messages. A call is the body of a message to a known tool: JSON, or a call with marks."""
+
+    def __init__(self, dialect: Dialect, schemas: Schemas | None, begun: str | None, most: int | None) -> None:
+        super().__init__()
+        assert dialect.messages is not None
+        self._form, self._schemas, self._most = dialect.messages, schemas or {}, most
+        self._calls = dialect.calls
+        self._tool = ""
+        self._body = ""
+        self._n_calls = 0
+        if begun is not None:
+            [*self.push(begun.rpartition(self._form.start)[2] if self._form.start in begun else begun)]
 
     def _parts(self, *, is_over: bool) -> Iterator[Part]:
         while True:
@@ -98,7 +111,7 @@ class MessagesReader:
             marks = [(at, mark) for mark in self._form.ends if (at := self._held.find(mark)) >= 0]
             at, mark = min(marks, default=(len(self._held), ""))
             if not mark and not is_over:
-                at -= max((_begun(self._held, each) for each in self._form.ends), default=0)
+                at -= max((begun(self._held, each) for each in self._form.ends), default=0)
             text, self._held = self._held[:at], self._held[at:]
             if self._is_new:
                 text = text.lstrip("\n")
@@ -132,7 +145,3 @@ class MessagesReader:
             yield replace(call, number=self._n_calls)
             self._n_calls += 1
         self._body = ""
-
-
-def _begun(text: str, mark: str) -> int:
-    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)

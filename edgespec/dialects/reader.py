@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, Protocol
 
-from edgespec.dialects.calls import Part, Schemas, ToolParser
+from edgespec.dialects.calls import Part, Schemas, ToolParser, begun
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import format_of
-from edgespec.dialects.messages import MessagesReader
-
-
-class Reader(Protocol):
-    """Reads an answer: `push` takes more of it, and `end` returns the rest. Nothing in an answer is an error."""
-
-    @property
-    def is_inside(self) -> bool: ...
-    def push(self, text: str) -> list[Part]: ...
-    def end(self) -> list[Part]: ...
+from edgespec.dialects.messages import MessagesReader, PartsReader
 
 
 def reader(
     dialect: Dialect, schemas: Schemas | None = None, *, opened: str | None = None, most: int | None = None
-) -> Reader:
+) -> PartsReader:
     """Return a reader of an answer.
 
     Args:
@@ -35,11 +25,13 @@ def reader(
     return AnswerReader(dialect, schemas, opened, most)
 
 
-class AnswerReader:
+class AnswerReader(PartsReader):
     """Reads answers with marks: reasoning at the beginning, then content and calls."""
 
     def __init__(self, dialect: Dialect, schemas: Schemas | None, opened: str | None, most: int | None) -> None:
         self._open, self._close = dialect.reasoning or ("", "")
+        is_open = opened is not None and bool(self._close)
+        super().__init__("thinking" if is_open else None if self._close else "answer")
         self._calls = None
         if schemas is not None and dialect.calls is not None:
             self._calls = ToolParser(format_of(dialect.calls), schemas, most)
@@ -47,24 +39,7 @@ class AnswerReader:
         self._begins = tuple(filter(None, begins))
         self._drops = tuple(filter(None, (*dialect.content, *dialect.silent)))
         self._held = opened.lstrip("\n") if opened else ""
-        self._kind: Literal["thinking", "answer"] | None = None if self._close else "answer"
-        if opened is not None and self._close:
-            self._kind = "thinking"
-        self._is_new = self._kind == "thinking"
-
-    @property
-    def is_inside(self) -> bool:
-        """True while the text is reasoning."""
-        return self._kind == "thinking"
-
-    def push(self, text: str) -> list[Part]:
-        """Take more of the answer. Return the parts that are certain by now."""
-        self._held += text
-        return [*self._parts(is_over=False)]
-
-    def end(self) -> list[Part]:
-        """Return the rest at the end of the answer."""
-        return [*self._parts(is_over=True)]
+        self._is_new = is_open
 
     def _parts(self, *, is_over: bool) -> Iterator[Part]:
         if self._kind is None:
@@ -87,8 +62,8 @@ class AnswerReader:
         place, mark = min(marks, default=(len(text), ""))
         thought = text[:place]
         if not mark and not is_over:
-            begun = max((_begun(text, each) for each in (self._close, *self._begins)), default=0)
-            thought = text[: len(text) - begun]
+            held = max((begun(text, each) for each in (self._close, *self._begins)), default=0)
+            thought = text[: len(text) - held]
         settled = thought.rstrip("\n")
         if settled:
             yield "thinking", settled
@@ -104,8 +79,8 @@ class AnswerReader:
         text = self._held.lstrip("\n") if self._is_new else self._held
         for mark in self._drops:
             text = text.replace(mark, "")
-        begun = 0 if is_over else max((_begun(text, mark) for mark in self._drops), default=0)
-        said, self._held = text[: len(text) - begun], text[len(text) - begun :]
+        held = 0 if is_over else max((begun(text, mark) for mark in self._drops), default=0)
+        said, self._held = text[: len(text) - held], text[len(text) - held :]
         if said:
             self._is_new = False
         parts = self._calls.feed(said) if self._calls else [said] if said else []
@@ -113,8 +88,3 @@ class AnswerReader:
             parts += self._calls.end()
         for part in parts:
             yield ("answer", part) if isinstance(part, str) else part
-
-
-def _begun(text: str, mark: str) -> int:
-    """Return how many characters at the end of a text may be the beginning of a mark."""
-    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
