@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -14,6 +14,7 @@ from edgespec.errors import GenerationError
 from edgespec.llama.rendering import TemplateFailedError, renderer
 
 # As in Transformers, variables that are not given are none.
+_BRACKETS = ("[THINK]", "[/THINK]")  # tokens of Mistral's vocabularies
 _NOT_GIVEN = {"tools": None, "tool_choice": None, "functions": None, "function_call": None}
 
 
@@ -35,3 +36,10 @@ def dialect_of(template: str) -> Dialect:
     if dialect.reasoning is None and dialect.messages is None:  # many models reason like this without their template
         dialect = replace(dialect, reasoning=THINK)
     return dialect if dialect.calls is not None else replace(dialect, calls=HERMES)
+
+
+def with_tokens(dialect: Dialect, template: str, is_token: Callable[[str], bool]) -> Dialect:
+    """Return a dialect with marks of reasoning that are tokens of the vocabulary, if the template shows none."""
+    if dialect.reasoning == THINK and "think>" not in template and all(map(is_token, _BRACKETS)):
+        return replace(dialect, reasoning=_BRACKETS)
+    return dialect

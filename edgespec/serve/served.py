@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from edgespec.dialects.templates import dialect_of
+from edgespec.dialects.templates import dialect_of, with_tokens
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.adapters import parse_adapters
@@ -62,12 +62,16 @@ class Served:
         self.vocabulary = vocabulary = worker.open_vocabulary()
         self.token_bytes = partial(vocabulary.token_bytes, special=True)
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
-        self.dialect = dialect_of(self.template)  # here and not later, since a hostile template takes seconds
+        # Here and not later, since a hostile template takes seconds.
+        self.dialect = with_tokens(dialect_of(self.template), self.template, self._is_token)
         self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
         self._n_noted = 0
+
+    def _is_token(self, text: str) -> bool:
+        return len(self.vocabulary.tokenize(text, parse_special=True)) == 1
 
     @cached_property
     def mark_texts(self) -> dict[int, str]:

@@ -6,7 +6,7 @@ import pytest
 from answers import read
 
 from edgespec.dialects.dialect import THINK, Dialect
-from edgespec.dialects.templates import dialect_of
+from edgespec.dialects.templates import dialect_of, with_tokens
 
 HEAD = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}{{ '[' + m.role + ']' }}"
@@ -101,3 +101,12 @@ def test_a_template_that_shows_nothing_has_the_usual_dialect(template: str) -> N
     assert (dialect.reasoning, dialect.reasoning_field) == (THINK, "")
     text = '<think>Hm.</think>So.<tool_call>{"name": "now", "arguments": {}}</tool_call>'
     assert read(dialect, text, 4) == ("Hm.", "So.", [NOW])
+
+
+def test_reasoning_may_be_between_tokens_that_the_template_does_not_show() -> None:
+    template = "{{ messages[0].content }}"
+    plain = dialect_of(template)
+    bracketed = with_tokens(plain, template, lambda text: text in ("[THINK]", "[/THINK]"))
+    assert read(bracketed, "[THINK]I think[/THINK]Hello", 3) == ("I think", "Hello", [])
+    assert with_tokens(plain, template, lambda text: False) == plain
+    assert with_tokens(dialect_of("<think>"), "<think>", lambda text: True).reasoning == THINK
