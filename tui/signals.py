@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from textual.drivers.linux_driver import LinuxDriver
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:
     """Draw the screen again after the process was stopped, and restore the terminal on SIGQUIT after calling `keep`."""
 
-    def resume(*_: Any) -> None:
+    def resume() -> None:
         """Draw the screen again. Textual 8.2.8 knows only of stops by its own key: after another one it would start its
         threads twice, and draw nothing."""
         if driver._auto_restart and not driver._must_signal_resume:
@@ -31,7 +31,7 @@ def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:
             loop.remove_signal_handler(signal.SIGQUIT)
             os.kill(os.getpid(), signal.SIGQUIT)
 
-    signal.signal(signal.SIGCONT, resume)
     loop = asyncio.get_running_loop()
-    # Between two callbacks: in the middle of one, it could wait for ever for a lock that is held there.
+    # Between two callbacks: in the middle of one, they could wait for ever for a lock that is held there.
+    loop.add_signal_handler(signal.SIGCONT, resume)
     loop.add_signal_handler(signal.SIGQUIT, quit)

@@ -142,7 +142,7 @@ def drafts_dir_of(home: Path) -> Path:
 
 def test_the_screen_is_drawn_again_after_a_stop_from_outside(home: Path) -> None:
     with at_terminal(home, CHAT) as (program, master):
-        read_until(master, "tiny")
+        read_until(master, "Writing")
         program.send_signal(signal.SIGSTOP)
         program.send_signal(signal.SIGCONT)
         read_until(master, "\x1b[?1049h")
