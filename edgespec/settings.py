@@ -302,6 +302,10 @@ class Request:
     cache_prompt: bool = True
     #: maximum number of tokens of reasoning; 0: none, -1: no limit
     reasoning_budget: int = field(default=-1, metadata=between(-1, LARGEST))
+    #: the answer has to call one of these tools of its template's arguments
+    must_call: tuple[str, ...] = ()
+    #: keep the marks of the model in an answer to messages; by default, text is written with common marks (`PlainText`)
+    raw_marks: bool = False
     #: sample as for code completions (`core/infill.py`)
     infill: bool = False
     #: events tell how much of the prompt is read (`TokenEvent.reading`)

@@ -205,7 +205,7 @@ STREAM_OPTIONS: Known = {
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream n_probs strict sample left return_tokens remembered t_max_predict_ms return_progress"),
+    **read("stream n_probs strict sample left return_tokens remembered t_max_predict_ms return_progress raw_marks"),
     **read(stream_options=STREAM_OPTIONS),
 }
 

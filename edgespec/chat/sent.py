@@ -40,12 +40,12 @@ def as_message(turn: Turn, about: Mapping[str, Any], *, is_open: bool = False) -
     """Return a turn as a message for the model that `about` describes.
 
     An answer of a model with the same vocabulary has its token ids, so that the KV cache can be reused exactly. It has
-    none if the template changes its text by removing the reasoning. The reasoning stays in an answer that `is_open`:
-    the model has called tools in it, and has not answered the user yet.
+    none if the template changes its text, for example by removing the reasoning. The reasoning stays in an answer that
+    `is_open`: the model has called tools in it, and has not answered the user yet.
     """
     message, answer = with_images(turn.role, turn.content), turn.answer
     if answer is None or answer.vocabulary != about.get("vocabulary"):
         return message
     drops = about.get("opens_thinking") or (about.get("drops_thinking") and not is_open)
-    is_changed = drops and turn.content.lstrip().startswith(OPEN)
+    is_changed = not about.get("keeps_answers", True) or (drops and turn.content.lstrip().startswith(OPEN))
     return message if is_changed else replace(message, tokens=answer.ids)

@@ -29,7 +29,6 @@ from edgespec.settings import LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.printable import with_unix_line_ends
 from edgespec.text.repetition import RepetitionDetector
-from edgespec.text.thinking import OPEN
 from edgespec.tools.offer import MOST_ROUNDS, Shown
 from edgespec.tools.toolbox import Toolbox
 
@@ -296,9 +295,6 @@ class Session(ToolUse, Closable):
     def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         self._loops = RepetitionDetector()
-        is_off = request.reasoning_budget == 0 and self.about.get("switches_thinking")
-        is_answer = is_off or request.constraint is not None or bool(recording.content)  # from its first token on
-        opened = f"{OPEN}\n" if self.about.get("opens_thinking") and not is_answer else ""
         shown = Shown(self.offer, recording.content)
         while True:
             messages, left = self._sent(recording)
@@ -314,9 +310,6 @@ class Session(ToolUse, Closable):
             with closing(engine.submit(stretch, cancel)) as events:
                 for event in events:
                     self.used += event.id >= 0
-                    if opened and event.finish_reason is None:
-                        event, opened = replace(event, text=opened + event.text), ""
-                    event = shown.with_words(event)
                     recording.take(event)
                     if event.finish_reason is None:
                         yield shown.push(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -15,6 +15,12 @@ NAME = re.compile(r"[\w.:/-]{1,128}\Z")
 
 Schemas = Mapping[str, Any]
 """The parameters of each tool, by its name."""
+
+
+def tool_schemas(functions: Iterable[Mapping[str, Any]]) -> Schemas:
+    """Return the parameters of functions that are given as OpenAI's objects, by their names."""
+    named = [function.get("function", function) for function in functions]
+    return {function["name"]: function.get("parameters") or {} for function in named}
 
 
 @dataclass(frozen=True, slots=True)

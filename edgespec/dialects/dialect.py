@@ -59,6 +59,8 @@ class Messages:
         header_end: Ends the header of a message.
         ends: The marks that end a message.
         answer: The header of a message for the user.
+        thought: The header of a message with reasoning; "" if there are none.
+        call: The header of a message that calls a tool, with `{}` for its name.
         classify: Returns what a message with this header is, "drop" if it is not shown, and the tool that it calls.
     """
 
@@ -67,6 +69,8 @@ class Messages:
     ends: tuple[str, ...]
     classify: Callable[[str], tuple[Literal["thinking", "answer", "drop"], str]]
     answer: str
+    thought: str = ""
+    call: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,7 @@ class Dialect:
         reasoning: The marks around reasoning; None if there are none. The first is empty if only the prompt has it.
         content: The marks around the content.
         calls: None if the template does not know calls.
+        is_assumed: The template shows no marks of reasoning; those that most models have are looked for.
         reads_text: The template finds the reasoning of an earlier answer in its content, as `<think>` text.
         silent: Other marks, which are no part of the content.
         messages: The form of an answer that is several messages.
@@ -88,6 +93,7 @@ class Dialect:
     calls: Calls | None = None
     reasoning_field: str = ""
     reads_text: bool = False
+    is_assumed: bool = False
     silent: tuple[str, ...] = ()
     messages: Messages | None = None
 
@@ -100,6 +106,7 @@ class Dialect:
             found += [*calls.section, *calls.call, *calls.name, *calls.id, *calls.key, *calls.value]
         if messages is not None:
             found += [messages.start, messages.header_end, *messages.ends]
+            found += [messages.answer, messages.thought, messages.call]
         return tuple(filter(None, found))
 
     def opened(self, prompt: str, begun: str = "") -> str | None:
@@ -107,10 +114,8 @@ class Dialect:
         an answer of several messages, return the beginning of the first one. `begun` is a text that follows the prompt,
         which the answer continues."""
         if self.messages is not None:
-            form = self.messages
-            if begun:
-                return f"{form.start}{form.answer}{form.header_end}"
-            return prompt[prompt.rindex(form.start) :] if form.start in prompt else ""
+            text, start = prompt + begun, self.messages.start
+            return text[text.rindex(start) :] if start in text else ""
         if begun:
             return None if self.reasoning is None or self.opened(prompt + begun) is None else ""
         start, end = self.reasoning or NO_MARKS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from edgespec.dialects.calls import Format, Schemas, ToolCall
+from edgespec.dialects.calls import Format, Reader, Schemas, ToolCall
 from edgespec.dialects.dialect import HERMES, Calls
 from edgespec.dialects.literals import gemma_value, python_call
 from edgespec.dialects.objects import after_blanks, arguments_text, call_of, calls_at, known_name, loads, value_at
@@ -206,7 +206,7 @@ class _Gemma(_Form):
 class _Either(_Form):
     """Calls in one of two forms."""
 
-    def __init__(self, one: _Form, other: _Form) -> None:
+    def __init__(self, one: Reader, other: Reader) -> None:
         self._forms = (one, other)
 
     def __call__(self, text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
@@ -219,6 +219,11 @@ class _Either(_Form):
             except ValueError:
                 continue
         raise UnfinishedError if is_unfinished else ValueError("no call")
+
+
+def or_bare(format: Format) -> Format:
+    """Return a format that also reads calls as JSON without marks at the beginning of an answer."""
+    return replace(format, read=_Either(format.read, FORCED.read), bare=True)
 
 
 FORMS = {"json": _Objects, "named": _Named, "tagged": _Tagged, "python": _Python, "gemma": _Gemma}

@@ -15,24 +15,42 @@ def as_sent(messages: Sequence[Message], dialect: Dialect) -> tuple[Message, ...
     """Return messages with the reasoning of earlier answers where the template wants it: in a field, or as text;
     otherwise it is left out. The given ones have it before their content, as `<think>` text. An answer that is to be
     continued has it between the marks of the dialect."""
-    last = len(messages) - 1
-    return tuple(
-        _as_sent(message, dialect, is_last=index == last) if _reasons(message) else message
-        for index, message in enumerate(messages)
-    )
+    if not messages:
+        return ()
+    *earlier, last = messages
+    sent = [_as_sent(message, dialect) if _reasons(message) else message for message in earlier]
+    is_begun = last.role == "assistant" and not last.tokens
+    return (*sent, replace(last, content=_begun(last, dialect)) if is_begun else last)
 
 
 def _reasons(message: Message) -> bool:
     return message.role == "assistant" and not message.tokens and message.content.lstrip().startswith(OPEN)
 
 
-def _as_sent(message: Message, dialect: Dialect, *, is_last: bool) -> Message:
+def _parted(message: Message) -> tuple[str, str, bool]:
+    """Return the reasoning of an answer, its content, and whether the reasoning has ended."""
     thought, mark, content = message.content.lstrip().removeprefix(OPEN).partition(CLOSE)
-    thought, content = thought.strip("\n"), content.lstrip("\n")
-    if is_last:
-        start, end = dialect.reasoning or THINK
-        is_begun = not mark or not content.strip()
-        return replace(message, content=f"{start}\n{thought}" + ("" if is_begun else f"\n{end}\n\n{content}"))
+    return thought.strip("\n"), content.lstrip("\n"), bool(mark)
+
+
+def _begun(message: Message, dialect: Dialect) -> str:
+    """Return the content of an answer that is to be continued, as the model writes it."""
+    thought, content, has_ended = _parted(message) if _reasons(message) else ("", message.content, True)
+    is_answer = has_ended and bool(content.strip())
+    if (form := dialect.messages) is not None:
+        answer = f"{form.answer}{form.header_end}{content}"
+        if not thought or not form.thought:
+            return answer
+        begun = f"{form.thought}{form.header_end}{thought}"
+        return f"{begun}{form.ends[0]}{form.start}{answer}" if is_answer else begun
+    if not _reasons(message):
+        return content
+    start, end = dialect.reasoning or THINK
+    return f"{start}\n{thought}" + (f"\n{end}\n\n{content}" if is_answer else "")
+
+
+def _as_sent(message: Message, dialect: Dialect) -> Message:
+    thought, content, _ = _parted(message)
     if dialect.reasoning_field:
         extra = json.loads(message.extra) if message.extra else {}
         extra[dialect.reasoning_field] = thought

@@ -39,12 +39,22 @@ HARMONY = Dialect(
         ("<|end|>", "<|call|>", "<|return|>", "<|start|>"),
         _harmony,
         "<|channel|>final",
+        "<|channel|>analysis",
+        "<|channel|>commentary to=functions.{} <|constrain|>json",
     ),
     calls=Calls("json"),
     reasoning_field="thinking",
 )
 MUSE = Dialect(
-    messages=Messages("<|start|>assistant", "<|message|>", ("<|eom|>", "<|eot|>", "<|start|>"), _muse, " to=user"),
+    messages=Messages(
+        "<|start|>assistant",
+        "<|message|>",
+        ("<|eom|>", "<|eot|>", "<|start|>"),
+        _muse,
+        " to=user",
+        " to=self",
+        " to={}",
+    ),
     calls=Calls(
         "tagged",
         section=("<atem:function_calls>", "</atem:function_calls>"),
@@ -54,7 +64,7 @@ MUSE = Dialect(
         value=("", "</atem:parameter>"),
     ),
 )
-FUNCTIONARY = Dialect(messages=Messages(">>>", "\n", (">>>",), _functionary, "all"), calls=Calls("json"))
+FUNCTIONARY = Dialect(messages=Messages(">>>", "\n", (">>>",), _functionary, "all", call="{}"), calls=Calls("json"))
 
 
 class PartsReader(ABC):

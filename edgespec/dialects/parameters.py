@@ -191,14 +191,20 @@ def typed(texts: Mapping[str, str], schema: Any, loads: Callable[[str], Any]) ->
     return {name: _value(text, properties.get(name), schema, loads) for name, text in texts.items()}
 
 
+def is_text(described: Any, root: Any) -> bool:
+    """Return whether a value can only be a text, given its schema and the whole schema."""
+    return {type for part in _alternatives(described, root) for type in _types(part)} == {"string"}
+
+
+def listed_values(described: Any, root: Any) -> list[Any]:
+    """Return the only values that a schema allows; none if it does not list them."""
+    return [value for part in _alternatives(described, root) for value in _listed(part)]
+
+
 def _value(text: str, described: Any, root: Any, loads: Callable[[str], Any]) -> Any:
-    parts = [*_alternatives(described, root)]
-    listed = [value for part in parts for value in _listed(part)]
-    if text in listed:
+    if text in listed_values(described, root) or is_text(described, root):
         return text
-    types = {type for part in parts for type in _types(part)}
-    if types == {"string"}:
-        return text
+    types = {type for part in _alternatives(described, root) for type in _types(part)}
     word = text.strip()
     value: Any = text
     if "boolean" in types and word in ("True", "False"):  # as templates in Python's Jinja write them

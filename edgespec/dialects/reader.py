@@ -6,12 +6,17 @@ from collections.abc import Iterator
 
 from edgespec.dialects.calls import Part, Schemas, ToolParser, begun
 from edgespec.dialects.dialect import Dialect
-from edgespec.dialects.forms import format_of
+from edgespec.dialects.forms import format_of, or_bare
 from edgespec.dialects.messages import MessagesReader, PartsReader
 
 
 def reader(
-    dialect: Dialect, schemas: Schemas | None = None, *, opened: str | None = None, most: int | None = None
+    dialect: Dialect,
+    schemas: Schemas | None = None,
+    *,
+    opened: str | None = None,
+    most: int | None = None,
+    is_forced: bool = False,
 ) -> PartsReader:
     """Return a reader of an answer.
 
@@ -19,22 +24,32 @@ def reader(
         schemas: The parameters of the tools; None: calls are not looked for.
         opened: What the prompt has written of the answer's reasoning; None: the answer is not inside of reasoning.
         most: The most calls that the client expects.
+        is_forced: The answer has to call a tool, and may do that in JSON without marks.
     """
     if dialect.messages is not None:
         return MessagesReader(dialect, schemas, opened, most)
-    return AnswerReader(dialect, schemas, opened, most)
+    return AnswerReader(dialect, schemas, opened, most, is_forced=is_forced)
 
 
 class AnswerReader(PartsReader):
     """Reads answers with marks: reasoning at the beginning, then content and calls."""
 
-    def __init__(self, dialect: Dialect, schemas: Schemas | None, opened: str | None, most: int | None) -> None:
+    def __init__(
+        self,
+        dialect: Dialect,
+        schemas: Schemas | None,
+        opened: str | None,
+        most: int | None,
+        *,
+        is_forced: bool = False,
+    ) -> None:
         self._open, self._close = dialect.reasoning or ("", "")
         is_open = opened is not None and bool(self._close)
         super().__init__("thinking" if is_open else None if self._close else "answer")
         self._calls = None
         if schemas is not None and dialect.calls is not None:
-            self._calls = ToolParser(format_of(dialect.calls), schemas, most)
+            format = format_of(dialect.calls)
+            self._calls = ToolParser(or_bare(format) if is_forced else format, schemas, most)
         begins = (dialect.content[0], *(self._calls.marks if self._calls else ()))
         self._begins = tuple(filter(None, begins))
         self._drops = tuple(filter(None, (*dialect.content, *dialect.silent)))

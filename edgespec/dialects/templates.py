@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 from edgespec.dialects.derive import derive
 from edgespec.dialects.dialect import HERMES, THINK, Dialect
@@ -34,12 +34,29 @@ def dialect_of(template: str) -> Dialect:
         dialect, reasoning_field=dialect.reasoning_field or derived.reasoning_field, reads_text="think>" in template
     )
     if dialect.reasoning is None and dialect.messages is None:  # many models reason like this without their template
-        dialect = replace(dialect, reasoning=THINK)
+        dialect = replace(dialect, reasoning=THINK, is_assumed=True)
     return dialect if dialect.calls is not None else replace(dialect, calls=HERMES)
 
 
-def with_tokens(dialect: Dialect, template: str, is_token: Callable[[str], bool]) -> Dialect:
-    """Return a dialect with marks of reasoning that are tokens of the vocabulary, if the template shows none."""
-    if dialect.reasoning == THINK and "think>" not in template and all(map(is_token, _BRACKETS)):
-        return replace(dialect, reasoning=_BRACKETS)
-    return dialect
+class Tokens(Protocol):
+    """A vocabulary."""
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]: ...
+    def token_bytes(self, token: int, *, special: bool = False) -> bytes: ...
+    def is_control(self, token: int) -> bool: ...
+
+
+def dialect_with(tokens: Tokens, template: str) -> Dialect:
+    """Return the dialect of a model with this vocabulary, whose tokens may show marks that the template does not."""
+    dialect = dialect_of(template)
+    if dialect.reasoning != THINK or "think>" in template:
+        return dialect
+    has_brackets = all(len(tokens.tokenize(mark, parse_special=True)) == 1 for mark in _BRACKETS)
+    return replace(dialect, reasoning=_BRACKETS, is_assumed=False) if has_brackets else dialect
+
+
+def mark_texts(dialect: Dialect, tokens: Tokens) -> dict[int, str]:
+    """Return the texts of the control tokens in the marks of a dialect, by their ids. An answer has no text for them
+    otherwise."""
+    ids = {id for mark in dialect.marks for id in tokens.tokenize(mark, parse_special=True)}
+    return {id: tokens.token_bytes(id, special=True).decode("utf-8", "replace") for id in ids if tokens.is_control(id)}

@@ -11,12 +11,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
+from edgespec.dialects.dialect import THINK, Dialect
+from edgespec.dialects.history import as_sent
+from edgespec.dialects.templates import dialect_with, mark_texts
 from edgespec.errors import UsageError
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells, Picture
 from edgespec.llama.rendering import TemplateFailedError, renderer
 from edgespec.settings import Image, Message, joined
-from edgespec.text.thinking import CLOSE, OPEN
 
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
@@ -48,6 +50,8 @@ class Prompted:
 
     tokens: list[int] = field(default_factory=list)
     images: dict[int, Cells] = field(default_factory=dict)
+    start: int = 0
+    """The position where the answer begins. The tokens from there on are a begun answer."""
 
     def add(self, picture: Picture) -> None:
         self.images |= {len(self.tokens) + place: cells for place, cells in picture.cells.items()}
@@ -71,7 +75,7 @@ class ChatTemplate:
         """Return this template with a JSON object of arguments, such as `tools`."""
         if arguments == self._arguments:
             return self
-        _ = self._takes_parts, self._called  # once for all copies
+        _ = self._takes_parts, self._called, self.mark_texts  # once for all copies
         made = copy.copy(self)
         made._arguments = arguments
         return made
@@ -147,9 +151,9 @@ class ChatTemplate:
             made.tokens += self._ids_of_template(text)
         if len(made.images) < sum(len(picture.cells) for picture in pictures):
             raise UsageError(f"the chat template of {model.path.name} leaves out images")
+        made.start = len(made.tokens)
         if begun:
-            opened = text[text.rfind(OPEN) :] if text.rstrip().endswith(OPEN) else ""
-            made.tokens += self._ids(replace(begun, content=begun.content.removeprefix(opened)))
+            made.tokens += begun.tokens or self._ids_of_answer(begun.content, text)
         return made
 
     def _ids_of_template(self, text: str) -> list[int]:
@@ -185,23 +189,26 @@ class ChatTemplate:
         # Tools have thousands of short strings, and tokenizing takes tenths of a millisecond for each.
         return SIGN.sub(rf"\1{SEAM}", text) if self._has_tokens(text) else text
 
-    def _ids(self, message: Message) -> list[int]:
-        return list(message.tokens) or self._model.tokenize(message.content)
+    def _ids_of_answer(self, begun: str, prompt: str) -> list[int]:
+        """Return a begun answer as ids, without a mark of reasoning with which the prompt ends."""
+        start, opened = (self.dialect.reasoning or ("", ""))[0], self.dialect.opened(prompt)
+        if start and opened is not None:
+            begun = begun.removeprefix(start + opened)
+        marks = "|".join(map(re.escape, sorted(self.mark_texts.values(), key=len, reverse=True)))
+        parts = re.split(f"({marks})", begun) if marks else [begun]
+        return [id for n, part in enumerate(parts) for id in self._model.tokenize(part, parse_special=n % 2 == 1)]
 
-    # --- thinking -------------------------------------------------------------------------------------------------
+    # --- what it shows --------------------------------------------------------------------------------------------
 
     @cached_property
-    def opens_thinking(self) -> bool:
-        """True if answers start inside a thinking block that the template opened."""
-        return self._probe(Message("user", "a")).rstrip().endswith(OPEN)
+    def dialect(self) -> Dialect:
+        """How the model writes answers."""
+        return dialect_with(self._model, self._text or "")
 
     @cached_property
-    def drops_thinking(self) -> bool:
-        """True if the template leaves out the reasoning of earlier answers."""
-        thought = "xyzzy"
-        answer = Message("assistant", f"{OPEN}\n{thought}\n{CLOSE}\n\nb")
-        shown = self._probe(Message("user", "a"), answer, Message("user", "c"))
-        return bool(shown) and thought not in shown
+    def mark_texts(self) -> dict[int, str]:
+        """The texts of the control tokens in the marks of the dialect, by their ids."""
+        return mark_texts(self.dialect, self._model)
 
     @property
     def shows_calls(self) -> bool:
@@ -228,6 +235,29 @@ class ChatTemplate:
         if self._text is None or "type" not in self._text or text in self._probe(Message("user", text), in_parts=False):
             return False
         return text in self._probe(Message("user", text), in_parts=True)
+
+    @cached_property
+    def opens_thinking(self) -> bool:
+        """True if answers begin inside of reasoning that the template has opened."""
+        return self.dialect.messages is None and self.dialect.opened(self._probe(Message("user", "a"))) is not None
+
+    @cached_property
+    def keeps_answers(self) -> bool:
+        """True if a later prompt has an answer at the place where it was generated. False if the template writes
+        something before it, such as the header of a message."""
+        asked, text = self._probe(Message("user", "a")), "xyzzy"
+        if self.opens_thinking and self.dialect.reasoning:
+            asked = asked[: asked.rindex(self.dialect.reasoning[0])]
+        shown = self._probe(Message("user", "a"), Message("assistant", text), Message("user", "c"))
+        return not shown or _without_blanks(shown).startswith(_without_blanks(asked + text))
+
+    @cached_property
+    def drops_thinking(self) -> bool:
+        """True if the template leaves out the reasoning of earlier answers."""
+        thought, (open, close) = "xyzzy", THINK
+        answer = Message("assistant", f"{open}\n{thought}\n{close}\n\nb")
+        shown = self._probe(*as_sent([Message("user", "a"), answer, Message("user", "c")], self.dialect))
+        return bool(shown) and thought not in shown
 
     def _probe(self, *messages: Message, in_parts: bool | None = None) -> str:
         try:
@@ -299,6 +329,10 @@ def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:
         else:
             turns.append(message)
     return turns
+
+
+def _without_blanks(text: str) -> str:
+    return "".join(text.split())
 
 
 def _without_marks(text: str) -> str:

@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from collections.abc import Sequence as Tokens
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from edgespec.cancel import CancelFlag
 from edgespec.core.infill import Infill
 from edgespec.core.sampler import Choice, Constraint, ReferenceSampler, Sampler
+from edgespec.dialects.calls import tool_schemas
+from edgespec.dialects.plain import PlainText
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import CONTEXT_FULL, Part, Progress, TokenEvent
 from edgespec.llama.model import Model
+from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import SWITCH, Prompt
-from edgespec.runtime.reasoning import END, ReasoningBudget
+from edgespec.runtime.reasoning import Frame, Reasoning
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.indentation import Indentation
 from edgespec.text.repetition import RepetitionDetector
 from edgespec.text.textstream import TextStream
-from edgespec.text.thinking import OPEN
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
 
-LONGEST_MARK = 16  # tokens of the mark that opens reasoning, at the end of a prompt
+PROMPT_END = 64  # tokens at the end of a prompt that may open reasoning
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +56,8 @@ class _Running:
     most_s: float
     repeat_limit: int
     returns_progress: bool
+    words: Mapping[int, str]  # of control tokens that have a text
+    plain: PlainText | None
     repeats: RepetitionDetector = field(default_factory=RepetitionDetector)
     proposed: int = 0
     is_cut: bool = False
@@ -86,7 +87,8 @@ class _Running:
                 if self.sequence.prompt_logprobs is not None:
                     yield self._scored(choice, "end")
                 return
-            text = self._indented(self.text.push(self.model.token_bytes(choice.id)))
+            piece = self.words[choice.id].encode() if choice.id in self.words else self.model.token_bytes(choice.id)
+            text = self._indented(self._plain(self.text.push(piece)))
             drafted = position < len(output.sources)
             yield TokenEvent(
                 choice.id,
@@ -122,12 +124,16 @@ class _Running:
         self.is_cut = end is not None
         return text[:end]
 
+    def _plain(self, text: str) -> str:
+        return self.plain.push(text) if self.plain is not None else text
+
     def last_event(self) -> TokenEvent:
         finish, stats = self.sequence.finish, self.sequence.stats
         stats.repeated_tokens = self.repeats.found.tokens if self.repeats.found else 0
         if finish == "length" and self._is_whole():
             finish = "stop"
-        rest = self._indented(self.text.flush())
+        rest = self._plain(self.text.flush()) + (self.plain.end() if self.plain is not None else "")
+        rest = self._indented(rest)
         return TokenEvent(-1, rest, finish_reason=finish, stats=stats, cut=self.text.stopped)
 
     def _is_whole(self) -> bool:
@@ -192,13 +198,11 @@ class Answering(Loop):
     def _start(self, stream: Stream, number: int, job: Prepared, cancel: CancelFlag) -> None:
         request, prompt, matcher = job
         tokens = prompt.tokens
-        constraint: Constraint | None = ends_of(request, self.model, len(tokens))
-        start = self._answer_start(request, tokens)
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
+        after = None
         if request.constraint is not None and matcher is not None:
-            constraint = self._loaded.grammars.constraint(*request.constraint, start, matcher)
-        elif 0 <= request.reasoning_budget < limit and not request.reference:
-            constraint = self._budget(request.reasoning_budget, tokens, start, constraint)
+            after = partial(self._loaded.grammars.constraint, *request.constraint, matcher=matcher)
+        constraint = self._reasoning(request, prompt, ends_of(request, self.model, len(tokens)), after, limit)
         sampler = Sampler(
             request.sampling,
             request.seed,
@@ -211,7 +215,7 @@ class Answering(Loop):
             Infill(self.model.token_bytes, self.model.is_end, self.model.eot) if request.infill else None,
             self._loaded.breakers.of(request.sampling),
         )
-        text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[start:]))
+        text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[prompt.start :]))
         if request.reference:
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
@@ -230,8 +234,35 @@ class Answering(Loop):
         is_free = request.constraint is None and not (request.reference or request.ignore_eos or request.min_tokens)
         limit = request.repeat_limit if is_free else 0
         self._answers[sequence] = _Running(
-            stream, number, sequence, self.model, text, indentation, most_s, limit, request.return_progress
+            *(stream, number, sequence, self.model, text, indentation, most_s, limit, request.return_progress),
+            *self._reading(request, prompt, constraint),
         )
+
+    def _reading(
+        self, request: Request, prompt: Prompt, constraint: Constraint | None
+    ) -> tuple[Mapping[int, str], PlainText | None]:
+        """Return the texts of control tokens that are marks, and what writes the answer with common marks."""
+        is_constrained = request.constraint is not None
+        is_text = is_constrained and not isinstance(constraint, Reasoning)
+        if not request.messages or request.raw_marks or request.reference or is_text:
+            return {}, None
+        template, begun = self._loaded.template, prompt.tokens[prompt.start :]
+        schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
+        hides = is_constrained and not request.must_call
+        plain = PlainText(template.dialect, self._opened(prompt), self._text_of(begun), schemas, hides=hides)
+        return template.mark_texts, plain
+
+    def _opened(self, prompt: Prompt) -> str | None:
+        """Return what a prompt has begun of the answer, as `Dialect.opened` does."""
+        return self._loaded.template.dialect.opened(self._before(prompt))
+
+    def _before(self, prompt: Prompt) -> str:
+        """Return the end of the text before an answer."""
+        return self._text_of(prompt.tokens[max(0, prompt.start - PROMPT_END) : prompt.start])
+
+    def _text_of(self, tokens: list[int]) -> str:
+        text = b"".join(self.model.token_bytes(id, special=True) for id in tokens if id >= 0)  # others are of images
+        return text.decode("utf-8", "replace")
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.
@@ -245,26 +276,41 @@ class Answering(Loop):
             return "answers"
         return "prompts" if request.messages or self.context.exact else "running"
 
-    def _answer_start(self, request: Request, tokens: list[int]) -> int:
-        """Return the position in a prompt where the answer begins: its end, or the start of an answer to continue."""
-        if not request.messages or request.messages[-1].role != "assistant":
-            return len(tokens)
-        message = request.messages[-1]
-        for content in (message.content, message.content.removeprefix(f"{OPEN}\n")):  # the template may have opened it
-            begun = list(message.tokens) or self.model.tokenize(content)
-            if tokens[-len(begun) :] == begun:
-                return len(tokens) - len(begun)
-        return len(tokens)
-
-    def _budget(self, most: int, tokens: list[int], start: int, inner: Constraint | None) -> Constraint | None:
-        """Return the constraint for a limit of reasoning, in addition to another one; none if there is no reasoning."""
-        token_bytes = partial(self.model.token_bytes, special=True)
-        opening = b"".join(map(token_bytes, tokens[max(0, start - LONGEST_MARK) : start]))
-        is_open = opening.rstrip().endswith(OPEN.encode())
-        if not is_open and (not self._loaded.template.has(OPEN) or (most == 0 and self._loaded.template.has(SWITCH))):
-            return inner
-        end = self.model.tokenize(END, parse_special=True)
-        return ReasoningBudget(most, end, start, self.model.n_vocab, token_bytes, inner, is_open=is_open)
+    def _reasoning(
+        self,
+        request: Request,
+        prompt: Prompt,
+        inner: Constraint | None,
+        after: Callable[[int], Constraint] | None,
+        limit: int,
+    ) -> Constraint | None:
+        """Return the constraint of an answer that may begin with reasoning: with a limit of it, or with a constraint of
+        what follows. Otherwise return `inner`, or the constraint of the whole answer."""
+        whole = after(prompt.start) if after is not None else inner
+        most = request.reasoning_budget if 0 <= request.reasoning_budget < limit else None
+        if request.reference or (after is not None and not request.messages) or (after is None and most is None):
+            return whole
+        template, dialect = self._loaded.template, self._loaded.template.dialect
+        calls = bool(request.must_call)
+        frame = Frame.of(dialect, calls=calls)
+        if frame is None:
+            return whole
+        before, opened = self._before(prompt), self._opened(prompt)
+        is_open = opened is not None and (dialect.messages is None or opened.endswith(frame.open))
+        is_off = before.rstrip().endswith(frame.close) or (most == 0 and template.has(SWITCH))
+        if not is_open and (dialect.is_assumed or is_off) and not frame.header:
+            return whole
+        return Reasoning(
+            frame,
+            most,
+            prompt.start,
+            self.model.n_vocab,
+            partial(self.model.tokenize, parse_special=True),
+            partial(self.model.token_bytes, special=True),
+            is_open=is_open,
+            inner=inner,
+            after=after,
+        )
 
     def _last_bytes(self, begun: list[int]) -> bytes:
         """Return the last bytes of the text that an answer continues. Three tokens are enough, since an unfinished
@@ -316,43 +362,3 @@ def attempted(step: Callable[[], Made]) -> Made | EdgespecError:
         if not isinstance(error, EdgespecError):
             log.debug("a request failed", exc_info=error)
         return for_users(error)
-
-
-class Ends:
-    """The constraint of `min_tokens` and `bad_words`. It depends on the tokens of an answer alone, so that drafts do
-    not change the text.
-
-    A bad word is a sequence of tokens, and its last token is not allowed after the others (as in vLLM). An answer can
-    still spell the word with other tokens.
-    """
-
-    is_narrow = False
-
-    def __init__(self, start: int, n_vocab: int, least: int, ends: Iterable[int], banned: Iterable[list[int]]) -> None:
-        """`start` is the length of the prompt; no token in `ends` is allowed in the first `least` tokens."""
-        self._start, self._n_vocab, self._least = start, n_vocab, least
-        self._ends = np.array([*ends], np.intp)
-        self._banned = [*banned]
-
-    def allowed(self, tokens: Tokens[int]) -> NDArray[np.bool_]:
-        """Return bool[V], True for each id that may follow `tokens` (prompt and answer)."""
-        allowed = np.ones(self._n_vocab, np.bool_)
-        answer = tokens[self._start :]
-        if len(answer) < self._least:
-            allowed[self._ends] = False
-        for *before, last in self._banned:
-            if not before or [*answer[-len(before) :]] == before:
-                allowed[last] = False
-        return allowed
-
-    def forced(self, tokens: Tokens[int]) -> list[int]:
-        return []
-
-
-def ends_of(request: Request, model: Model, start: int) -> Ends | None:
-    """Return the constraint for `min_tokens` and `bad_words` of a request, if any."""
-    if not (request.min_tokens or request.bad_words):
-        return None
-    ends = (*model.end_tokens, *request.stop_token_ids)
-    spelled = [tuple(model.tokenize(text)) for word in request.bad_words for text in (word, f" {word}")]
-    return Ends(start, model.n_vocab, request.min_tokens, ends, [[*ids] for ids in dict.fromkeys(spelled)])

@@ -55,6 +55,8 @@ class AnswerOptions(TypedDict, total=False):
     cache_prompt: bool
     lora: tuple[tuple[int | str, float], ...]
     reasoning_budget: int
+    must_call: tuple[str, ...]
+    raw_marks: bool
     infill: bool
     return_progress: bool
     n_indent: int

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from edgespec.dialects.calls import Schemas, tool_schemas
+from edgespec.dialects.grammar import bare_schema, call_grammar
+from edgespec.dialects.history import as_sent
 from edgespec.errors import ImageError, PromptTooLongError, UsageError
 from edgespec.files.images import size_of_image
 from edgespec.llama.constraint import constraint_notes
@@ -28,11 +31,13 @@ ANSWER_ROOM = 256  # tokens for an answer in the context size that an error sugg
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """The tokens of a prompt, stop strings in addition to those of the request, and images by their positions."""
+    """The tokens of a prompt, stop strings in addition to those of the request, and images by their positions. The
+    answer begins at position `start`: the tokens from there on are a part of it that exists already."""
 
     tokens: list[int]
     stop: tuple[str, ...] = ()
     images: Mapping[int, Cells] = field(default_factory=dict)
+    start: int = 0
 
 
 class Prompts:
@@ -59,6 +64,16 @@ class Prompts:
                 hint=self._remedy(len(tokens) + ANSWER_ROOM),
             )
         return prompt
+
+    def constrained(self, request: Request) -> Request:
+        """Return a request with the grammar of a call if it must call a tool: in the form of the model, or JSON where
+        no grammar describes that."""
+        if not request.must_call:
+            return request
+        template, tools = self._template, called_tools(request)
+        if grammar := call_grammar(template.dialect, tools, template.mark_texts):
+            return replace(request, grammar=grammar)
+        return replace(request, json_schema=bare_schema(tools))
 
     def _remedy(self, n_needed: int) -> str:
         """Return what to do about a prompt that needs a context of `n_needed` tokens."""
@@ -122,26 +137,27 @@ class Prompts:
         """Return the prompt of a request, which may be empty or longer than the context."""
         special = request.special
         if request.prompt_tokens:
-            return Prompt([*request.prompt_tokens])
+            return _completed([*request.prompt_tokens])
         self._check_images(request)
         if not request.messages:
-            return Prompt(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
+            return _completed(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
         template, messages = self._asked(request)
         if not request.lenient:
             prompt = template.prompt(messages, special=special)
-            return Prompt(prompt.tokens, images=prompt.images)
+            return Prompt(prompt.tokens, images=prompt.images, start=prompt.start)
         arguments = self._arguments(request)
-        told = described(request.messages, arguments.pop("tools", None) or ())
+        sent = as_sent(request.messages, self._template.dialect)
+        told = described(sent, arguments.pop("tools", None) or ())
         plain = self._given(arguments) if told != tuple(messages) else None
         prompt, stop = tokenize_leniently(
             template, self._model, messages, self._note, special=special, plain=plain, told=told
         )
-        return Prompt(prompt.tokens, stop, prompt.images)
+        return Prompt(prompt.tokens, stop, prompt.images, prompt.start)
 
     def _asked(self, request: Request) -> tuple[ChatTemplate, tuple[Message, ...]]:
         """Return the template with the arguments of a request, and messages that it shows: tools, calls and results for
         which it has no place are described as text."""
-        arguments, messages = self._arguments(request), request.messages
+        arguments, messages = self._arguments(request), as_sent(request.messages, self._template.dialect)
         template = self._given(arguments)
         if not template.has("tools"):
             return template, described(messages, arguments.get("tools") or ())
@@ -159,6 +175,16 @@ class Prompts:
         if n_pixels > MOST_PIXELS:
             why = f"together they have {n_pixels:,} pixels, and at most {MOST_PIXELS:,} are decoded"
             raise ImageError("the images of the prompt are too large", why=why, hint="make them smaller")
+
+
+def _completed(tokens: list[int]) -> Prompt:
+    return Prompt(tokens, start=len(tokens))
+
+
+def called_tools(request: Request) -> Schemas:
+    """Return the parameters of the tools of which a request must call one, by their names."""
+    schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
+    return {name: schemas[name] for name in request.must_call if name in schemas}
 
 
 def request_notes(request: Request) -> tuple[str, ...]:

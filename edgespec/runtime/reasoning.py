@@ -1,94 +1,274 @@
-"""The limit of reasoning: after so many tokens, an answer continues with the mark that ends its reasoning."""
+"""Reasoning at the beginning of an answer: its limit, and the constraint of what follows it."""
 
 from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.core.prefix import common_prefix
 from edgespec.core.sampler import Constraint
-from edgespec.text.thinking import CLOSE, OPEN
-
-END = f"\n{CLOSE}\n\n"  # as models write it
-_OPEN, _CLOSE = OPEN.encode(), CLOSE.encode()
+from edgespec.dialects.dialect import Dialect
 
 
-class ReasoningBudget:
-    """Allows `most` tokens of reasoning at the beginning of an answer, and then only the tokens `end`.
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a model writes around its reasoning and before its content.
 
-    What is allowed depends on the tokens alone, so that drafts do not change the text. The answer begins at position
-    `start` of a sequence, inside of reasoning if `is_open`. A character or a mark that the last token leaves unfinished
-    may be completed. Other tokens are subject to `inner`, if there is such a constraint.
+    Attributes:
+        open: Begins reasoning.
+        close: Ends reasoning.
+        end: Ends reasoning that has reached its limit.
+        rest: Follows the end, before the content.
+        header: Stands before the content of an answer without reasoning.
     """
 
-    is_narrow = False
+    open: str
+    close: str
+    end: str
+    rest: str
+    header: str = ""
+
+    @classmethod
+    def of(cls, dialect: Dialect, *, calls: bool) -> Frame | None:
+        """Return the frame of a dialect, None if it has no reasoning and no header. With `calls`, what follows the
+        reasoning is a message that calls a tool, whose header is not part of the frame."""
+        if (form := dialect.messages) is not None:
+            header = "" if calls else f"{form.answer}{form.header_end}"
+            thought = f"{form.thought}{form.header_end}" if form.thought else ""
+            return cls(thought, form.ends[0], form.ends[0], f"{form.start}{header}", header)
+        if dialect.reasoning is None:
+            return None
+        open, close = dialect.reasoning
+        return cls(open, close, f"\n{close}", f"\n\n{'' if calls else dialect.content[0]}")
+
+
+class Reasoning:
+    """A constraint by which an answer may begin with reasoning.
+
+    Reasoning is free for `most` tokens, after which only its end is allowed. A character or a mark that the last of
+    these tokens leaves unfinished may be completed. What is allowed depends on the tokens alone, so that drafts do not
+    change the text.
+
+    Args:
+        most: The most tokens of reasoning; None: no limit.
+        start: The position in the sequence where the answer begins.
+        is_open: The prompt has opened the reasoning.
+        tokenize: Returns a text with marks as ids.
+        inner: The constraint of all other tokens.
+        after: Returns the constraint of the content, given the position where it begins. Without it, an answer need not
+            have the frame.
+    """
 
     def __init__(
         self,
-        most: int,
-        end: list[int],
+        frame: Frame,
+        most: int | None,
         start: int,
         n_vocab: int,
+        tokenize: Callable[[str], list[int]],
         token_bytes: Callable[[int], bytes],
-        inner: Constraint | None,
         *,
         is_open: bool,
+        inner: Constraint | None = None,
+        after: Callable[[int], Constraint] | None = None,
     ) -> None:
-        self._most, self._end, self._start, self._n_vocab = most, end, start, n_vocab
-        self._bytes, self._inner, self._is_open = token_bytes, inner, is_open
-        # The beginning of the answer that decides whether the reasoning is too long, and the place where it is ended.
-        self._decided: tuple[list[int], int | None] | None = None
+        self._most, self._start, self._n_vocab, self._bytes = most, start, n_vocab, token_bytes
+        self._inner, self._after, self._is_open = inner, after, is_open
+        self._open, self._close = frame.open.encode(), frame.close.encode()
+        self._opening, self._header = tokenize(frame.open), tokenize(frame.header)
+        self._rest = tokenize(frame.rest)
+        self._end = tokenize(frame.end + frame.rest)
+        self._contents: dict[int, Constraint] = {}  # the constraints of contents, by their positions
+        self._passing: dict[bytes, NDArray[np.intp]] = {}
+        self.is_narrow = after is not None
+        # What was read of the answer: its tokens, the position where the reasoning begins, the end of the reasoning's
+        # text, and how it is over.
+        self._read: list[int] = []
+        self._begun: int | None = None
+        self._tail = b""
+        self._over: _Over | None = None
+        self._restart()
 
     def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_] | None:
         """Return bool[V], True for each id that may follow `tokens` (prompt and answer); None: all of them."""
-        rest = self._rest(tokens)
-        if not rest:
+        if self._is_early(tokens):
             return self._inner.allowed(tokens) if self._inner is not None else None
-        allowed = np.zeros(self._n_vocab, np.bool_)
-        allowed[rest[0]] = True
+        answer = [*tokens[self._start :]]
+        self._go_to(answer)
+        if following := self._following(answer):
+            return self._only(following[0])
+        if marks := self._unfinished_marks(answer):
+            return self._only(*(rest[0] for rest in marks))
+        place = self._content(answer)
+        constraint = self._inner if place is None else self._constraint(place)
+        allowed = constraint.allowed(tokens) if constraint is not None else None
+        if place is None and self._after is not None:
+            return self._without_passing(allowed)
+        if not answer and self._reasons_first and allowed is not None:
+            allowed = allowed.copy()
+            allowed[self._opening[0]] = True
         return allowed
 
     def forced(self, tokens: Sequence[int]) -> list[int]:
-        return self._rest(tokens) or (self._inner.forced(tokens) if self._inner is not None else [])
-
-    def _rest(self, tokens: Sequence[int]) -> list[int]:
-        """Return what is left of the end of the reasoning, or nothing if the answer is not within this end."""
-        n_answer = len(tokens) - self._start
-        if n_answer < self._most:  # the usual case, and a quick one
-            return []
+        if self._is_early(tokens):
+            return self._inner.forced(tokens) if self._inner is not None else []
         answer = [*tokens[self._start :]]
-        if self._decided is None or answer[: len(self._decided[0])] != self._decided[0]:
-            self._decided = self._decision(answer)
-        place = self._decided[1] if self._decided is not None else None
-        return self._end[n_answer - place :] if place is not None else []
+        self._go_to(answer)
+        if following := self._following(answer):
+            return following
+        place = self._content(answer)
+        if self._unfinished_marks(answer) or (not answer and self._reasons_first):
+            return []
+        constraint = self._inner if place is None else self._constraint(place)
+        return constraint.forced(tokens) if constraint is not None else []
 
-    def _decision(self, answer: list[int]) -> tuple[list[int], int | None] | None:
-        """Return the beginning of an answer that decides whether its reasoning is too long, and the place where it is
-        ended, if any; None if nothing is decided yet."""
-        begun, text = 0 if self._is_open else None, b""
-        for place in range(len(answer) + 1):
-            if begun is not None and self._is_over(place - begun, text):
-                return answer[:place], place
-            if place == len(answer):
-                return None
-            text += self._bytes(answer[place])
-            if begun is None:
-                said = text.lstrip()
-                begun = place + 1 if said.startswith(_OPEN) else None
-                if begun is None and not _OPEN.startswith(said):
-                    return answer[: place + 1], None
-            elif _CLOSE in text:
-                return answer[: place + 1], None
-            text = text if begun is None else text[-len(CLOSE) :]
-        return None
+    def _is_early(self, tokens: Sequence[int]) -> bool:
+        """Return True where nothing can be decided yet, which is the usual case without a constraint of the content."""
+        return self._after is None and (self._most is None or len(tokens) - self._start < self._most)
 
-    def _is_over(self, n_tokens: int, text: bytes) -> bool:
-        """Return whether to end the reasoning after `n_tokens`, of which `text` is the end."""
-        if n_tokens < self._most:
+    def _only(self, *ids: int) -> NDArray[np.bool_]:
+        allowed = np.zeros(self._n_vocab, np.bool_)
+        allowed[[*ids]] = True
+        return allowed
+
+    def _constraint(self, place: int) -> Constraint | None:
+        """Return the constraint of a content that begins at this place of the answer."""
+        if self._after is None:
+            return self._inner
+        if place not in self._contents:
+            self._contents[place] = self._after(self._start + place)
+        return self._contents[place]
+
+    @cached_property
+    def _reasons_first(self) -> bool:
+        """True if a constrained answer may begin with the mark of reasoning. The mark must not be a beginning of the
+        content, too."""
+        if self._after is None or self._is_open or not self._opening or self._most == 0:
+            return False
+        if self._header:
+            return True
+        first = self._constraint(0)
+        allowed = first.allowed([0] * self._start) if first is not None else None
+        return allowed is not None and not allowed[self._opening[0]]
+
+    # --- reading --------------------------------------------------------------------------------------------------
+
+    def _following(self, answer: list[int]) -> list[int]:
+        """Return the tokens that must follow the answer that was read: of a mark, or of the end of its reasoning."""
+        if self._over is not None:
+            return self._over.following[len(answer) - self._over.place :]
+        marks = self._unfinished_marks(answer)
+        return marks[0][: common_prefix(marks[0], marks[-1])] if marks else []
+
+    def _unfinished_marks(self, answer: list[int]) -> list[list[int]]:
+        """Return the rests of the marks with which an answer may have begun. An answer without a header may begin with
+        its content instead."""
+        if self._after is None or self._begun is not None or self._over is not None or not (answer or self._header):
+            return []
+        marks = [self._opening if self._reasons_first else [], self._header]
+        return [mark[len(answer) :] for mark in marks if len(mark) > len(answer) and mark[: len(answer)] == answer]
+
+    def _content(self, answer: list[int]) -> int | None:
+        """Return where the content of an answer begins, None within reasoning."""
+        if self._over is not None:
+            return self._over.place + len(self._over.following)
+        return None if self._begun is not None else 0
+
+    def _restart(self) -> None:
+        self._read, self._tail, self._over = [], b"", None
+        self._begun = 0 if self._is_open else None
+
+    def _go_to(self, answer: list[int]) -> None:
+        """Read an answer up to the end of its reasoning."""
+        agreed = common_prefix(self._read, answer)
+        if agreed < len(self._read):
+            if self._over is not None and agreed < self._over.n_read:
+                self._over = None
+            if self._begun is not None and agreed < self._begun:
+                self._restart()
+                agreed = 0
+            first = 0 if self._begun is None else max(self._begun, agreed - self._n_tail)
+            self._tail = b"".join(map(self._bytes, answer[first:agreed]))
+        place = agreed
+        while self._over is None and not self._ends_at(place) and place < len(answer):
+            self._take(answer, place)
+            place += 1
+        self._read = answer
+
+    def _ends_at(self, place: int) -> bool:
+        """Return whether the reasoning has reached its limit before this place."""
+        if self._begun is None or not self._is_too_long(place - self._begun):
+            return False
+        self._over = _Over(place, self._end, place)
+        return True
+
+    def _take(self, answer: list[int], place: int) -> None:
+        """Read the token at this place."""
+        n_read, token = place + 1, self._bytes(answer[place])
+        self._tail += token
+        if self._begun is not None:
+            if self._close in self._tail:
+                is_followed = not self._tail.endswith(self._close)
+                self._over = _Over(n_read, [] if self._after is None or is_followed else self._rest, n_read)
+            self._tail = self._tail[-self._n_tail :]
+        elif self._after is None:
+            said = self._tail.lstrip()
+            if self._open and said.startswith(self._open):
+                self._begin(n_read)
+            elif not self._open.startswith(said):
+                self._over = _Over(0, [], n_read)
+        elif self._reasons_first and answer[:n_read] == self._opening:
+            self._begin(n_read)
+        elif not self._header:
+            if not self._reasons_first or answer[:n_read] != self._opening[:n_read]:
+                self._over = _Over(0, [], n_read)
+        elif answer[:n_read] == self._header:
+            self._over = _Over(n_read, [], n_read)
+
+    def _begin(self, place: int) -> None:
+        self._begun, self._tail = place, b""
+
+    @property
+    def _n_tail(self) -> int:
+        """Bytes that may hold the mark at the end of the reasoning, and a character."""
+        return len(self._close) + 3
+
+    def _is_too_long(self, n_tokens: int) -> bool:
+        """Return whether to end the reasoning after so many tokens."""
+        if self._most is None or n_tokens < self._most:
             return False
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        decoder.decode(text)
-        is_whole = not decoder.getstate()[0] and not any(text.endswith(_CLOSE[:n]) for n in range(1, len(_CLOSE)))
-        return is_whole or n_tokens >= self._most + len(_CLOSE)
+        decoder.decode(self._tail)
+        begun = any(self._tail.endswith(self._close[:n]) for n in range(1, len(self._close)))
+        is_whole = not decoder.getstate()[0] and not begun
+        return is_whole or n_tokens >= self._most + len(self._close)
+
+    def _without_passing(self, allowed: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
+        """Forbid tokens that complete the mark at the end of the reasoning and have more text: the constraint of the
+        content would not see it."""
+        n = next((n for n in range(len(self._close) - 1, 0, -1) if self._tail.endswith(self._close[:n])), 0)
+        if not n:
+            return allowed
+        rest = self._close[n:]
+        if rest not in self._passing:
+            pieces = ((id, self._bytes(id)) for id in range(self._n_vocab))
+            found = [id for id, piece in pieces if piece.startswith(rest) and piece[len(rest) :].strip()]
+            self._passing[rest] = np.array(found, np.intp)
+        allowed = np.ones(self._n_vocab, np.bool_) if allowed is None else allowed.copy()
+        allowed[self._passing[rest]] = False
+        return allowed
+
+
+@dataclass(frozen=True, slots=True)
+class _Over:
+    """The end of reasoning at `place`, which `following` must follow; known once `n_read` tokens were read. An answer
+    without reasoning is over where its content begins."""
+
+    place: int
+    following: list[int]
+    n_read: int

@@ -14,6 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.records import PolicyVerdict
 from edgespec.core.stats import Stats
+from edgespec.dialects.grammar import bare_schema
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
@@ -34,7 +35,7 @@ from edgespec.runtime.options import (
     drafting_changes,
     request_of,
 )
-from edgespec.runtime.prompts import SWITCH, Prompts, request_notes
+from edgespec.runtime.prompts import SWITCH, Prompts, called_tools, request_notes
 from edgespec.runtime.stream import Answer
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
@@ -138,6 +139,7 @@ class Runtime(Backend):
             "measured_depth": self._loaded.guarantee.classes and self._loaded.guarantee.classes.depth,
             "made_exact_by": self._loaded.guarantee.way_out,
             "opens_thinking": self._loaded.template.opens_thinking,
+            "keeps_answers": self._loaded.template.keeps_answers,
             "adapters": self._loaded.adapters.describe(),
             "drops_thinking": self._loaded.template.drops_thinking,
             "projector": self._loaded.vision.path and str(self._loaded.vision.path),
@@ -213,10 +215,9 @@ class Runtime(Backend):
         """Return the text of a token; a part of a character is U+FFFD."""
         return self.model.token_bytes(token, special=True).decode("utf-8", "replace")
 
-    def control_id(self, text: str) -> int | None:
-        """Return the id of the control token that is written like this, if there is one."""
-        ids = self.model.tokenize(text, parse_special=True)
-        return ids[0] if len(ids) == 1 and self.model.is_control(ids[0]) else None
+    def render(self, request: Request) -> str:
+        """Return the messages of a request as the chat template writes them. Raises UsageError."""
+        return self.prompts.render(request)
 
     def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
         """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`.
@@ -308,6 +309,8 @@ class Runtime(Backend):
         if isinstance(request, Inputs):
             return UsageError(f"{self.model.path.name} makes no vectors", why="it is not an embedding model")
 
+        request = self.prompts.constrained(request)
+
         def checked() -> Prepared:
             matcher = self._compiled(request, cancel)
             for note in request_notes(request):
@@ -321,7 +324,9 @@ class Runtime(Backend):
         """Return the work by which a request becomes ready, if answers must not wait for it."""
         if isinstance(request, Inputs):
             return None
-        if self.grammars.must_compile(request) or self._loaded.breakers.must_search(request.sampling):
+        if self.grammars.must_compile(self.prompts.constrained(request)) or self._loaded.breakers.must_search(
+            request.sampling
+        ):
             return "compiling"
         if self.prompts.effort(request) > LONG:
             return "reading"
@@ -329,7 +334,7 @@ class Runtime(Backend):
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
         """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
-        self._compiled(request, cancel)
+        self._compiled(self.prompts.constrained(request), cancel)
 
     def _compiled(self, request: Request, cancel: CancelFlag | None) -> LLMatcher | None:
         """Check the settings of a request, and return its compiled constraint if it has one. Raises UsageError."""
@@ -338,7 +343,14 @@ class Runtime(Backend):
         self._loaded.drafting.of(request)
         self._loaded.adapters.chosen(request.lora)
         self._loaded.breakers.of(request.sampling)
-        return None if request.constraint is None else self.grammars.matcher(*request.constraint, cancel)
+        if request.constraint is None:
+            return None
+        try:
+            return self.grammars.matcher(*request.constraint, cancel)
+        except UsageError:
+            if request.must_call:  # the error of the schema alone names the tool and the place
+                self.grammars.matcher("json_schema", bare_schema(called_tools(request)), cancel)
+            raise
 
     def count(self, messages: Sequence[Message], template: str = "") -> int:
         """Return the number of prompt tokens of these messages, which may be more than the context holds."""

@@ -72,6 +72,7 @@ class Call:
         dialect: How the model writes the answers; None: they are text.
         schemas: The parameters of the tools; None: calls are not looked for.
         most_calls: The most calls in an answer.
+        is_forced: The answers have to call a tool.
         words: Control tokens that are marks of the dialect, by their ids.
         token_bytes: The bytes of a token.
         n_ctx: The context size of the model.
@@ -91,6 +92,7 @@ class Call:
     dialect: Dialect | None = None
     schemas: Schemas | None = None
     most_calls: int | None = None
+    is_forced: bool = False
     words: Mapping[int, str] = field(default_factory=dict)
     token_bytes: Callable[[int], bytes] = lambda id: b""
     n_ctx: int = 0
@@ -269,9 +271,16 @@ class _Reader:
 
     def __init__(self, call: Call, index: int) -> None:
         self._index, self._wants_tokens = index, call.wants_tokens or call.returns_tokens
-        self._reader = None
-        if call.dialect is not None:
-            self._reader = reader(call.dialect, call.schemas, opened=call.opened, most=call.most_calls)
+        self._reader, self._before = None, ""
+        self._is_thinking = False
+        if (dialect := call.dialect) is not None:
+            opened = call.opened
+            if not call.splits and dialect.messages is None:
+                is_begun = call.requests[index].messages[-1].role == "assistant"
+                if opened is not None and dialect.reasoning and not is_begun:
+                    self._before = dialect.reasoning[0] + opened
+                dialect, opened = replace(dialect, reasoning=None), None
+            self._reader = reader(dialect, call.schemas, opened=opened, most=call.most_calls, is_forced=call.is_forced)
         self._words = call.words
         self._calls_tools = False
         self._n_tokens = self._n_reasoning = 0
@@ -303,6 +312,8 @@ class _Reader:
             return [Piece(self._index, tokens=(event,))] if self._call.echoes and self._wants_tokens else []
         self._n_tokens += not event.is_last
         said = event.text if event.text or event.is_last else self._words.get(event.id, "")
+        if said and self._before:
+            said, self._before = self._opened(said), ""
         was_inside = bool(self._reader and self._reader.is_inside)
         parts: list[Part] = self._reader.push(said) if self._reader else [("answer", said)]
         is_inside = bool(self._reader and self._reader.is_inside)
@@ -324,13 +335,23 @@ class _Reader:
             made.append(Piece(self._index, end=end))
         return made
 
+    def _opened(self, said: str) -> str:
+        """Return the beginning of an answer with the mark of reasoning that the prompt has, unless it begins with the
+        mark of its content."""
+        content = self._call.dialect.content[0] if self._call.dialect is not None else ""
+        return said if content and content.startswith(said[: len(content)]) else self._before + said
+
     def _piece(self, part: Part) -> Piece:
         if isinstance(part, ToolCall):
             return Piece(self._index, tool=part)
         kind, text = part
-        return (
-            Piece(self._index, reasoning=text) if kind == "thinking" and self._call.splits else Piece(self._index, text)
-        )
+        if self._call.splits and kind == "thinking":
+            return Piece(self._index, reasoning=text)
+        form = self._call.dialect.messages if self._call.dialect is not None else None
+        if form is not None and (kind == "thinking") != self._is_thinking:  # the marks of reasoning stay in the text
+            self._is_thinking = kind == "thinking"
+            text = (f"{form.thought}{form.header_end}" if self._is_thinking else form.ends[0]) + text
+        return Piece(self._index, text)
 
 
 def timings(stats: Stats) -> dict[str, Any]:

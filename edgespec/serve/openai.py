@@ -17,7 +17,6 @@ from edgespec.batch.messages import chat_messages, check_count
 from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.dialects.calls import ToolCall
-from edgespec.dialects.history import as_sent
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
@@ -58,7 +57,6 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
         what.setdefault("reasoning_budget", 0)
     tools, arguments = take_tools(fields), take_arguments(fields, model.template)
     messages = tuple(messages) or chat_messages(fields.take("messages"))
-    messages = as_sent(messages, model.dialect)
     messages = with_system(messages, model.system if fields.flag("add_system_prompt", True) else "")
     check_count(messages, model.n_ctx)
     _check_end(fields, is_begun=messages[-1].role == "assistant")
@@ -71,7 +69,7 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     request = with_tools(request, tools, arguments)
     call = _call(fields, model, [request])
     _take_scores(call, request.prompt_logprobs)
-    call.splits = splits and not is_constrained and not tools.must
+    call.splits = splits
     use_tools(call, tools, model, is_constrained=is_constrained)
     return call
 
@@ -115,6 +113,7 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     what["prompt_logprobs"] = _checked_logprobs("prompt_logprobs", fields.take("prompt_logprobs"))
     what["remembered"] = fields.flag("remembered", True)
     what["return_progress"] = fields.flag("return_progress")
+    what["raw_marks"] = fields.flag("raw_marks", True)  # the server reads them, except for edgespec's own clients
     what["t_max_predict_ms"] = fields.integer("t_max_predict_ms", 0, -1, LARGEST)
     what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
     return what

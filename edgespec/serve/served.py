@@ -12,7 +12,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from edgespec.dialects.templates import dialect_of, with_tokens
+from edgespec.dialects.history import as_sent
+from edgespec.dialects.templates import dialect_with, mark_texts
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.adapters import parse_adapters
@@ -63,26 +64,21 @@ class Served:
         self.token_bytes = partial(vocabulary.token_bytes, special=True)
         self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
         # Here and not later, since a hostile template takes seconds.
-        self.dialect = with_tokens(dialect_of(self.template), self.template, self._is_token)
+        self.dialect = dialect_with(vocabulary, self.template)
         self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
         self._n_noted = 0
 
-    def _is_token(self, text: str) -> bool:
-        return len(self.vocabulary.tokenize(text, parse_special=True)) == 1
-
     @cached_property
     def mark_texts(self) -> dict[int, str]:
         """The texts of the control tokens in the marks of the dialect, by their ids."""
-        vocabulary = self.vocabulary
-        ids = {id for mark in self.dialect.marks for id in vocabulary.tokenize(mark, parse_special=True)}
-        return {id: self.token_bytes(id).decode("utf-8", "replace") for id in ids if vocabulary.is_control(id)}
+        return mark_texts(self.dialect, self.vocabulary)
 
     async def opened(self, request: Request) -> str | None:
         """Return what the prompt of a request has begun of the answer, as `Dialect.opened`."""
-        last = request.messages[-1]
+        last = as_sent(request.messages[-1:], self.dialect)[0]
         begun = last.content if last.role == "assistant" else ""
         given = replace(request, messages=request.messages[:-1]) if last.role == "assistant" else request
         try:

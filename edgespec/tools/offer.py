@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,7 +20,6 @@ from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream, without_thinking
 from edgespec.tools.results import ToolResult
 from edgespec.tools.toolbox import Toolbox
 
-MARK = re.compile(r"<[^<>\s]+>|\[[A-Z_/]+\]")  # what may be a control token
 MOST_CALLS = 16  # of one answer
 MOST_ROUNDS = 16  # answers with calls, for one message of the user
 LEAST_TOKENS = 64  # of a result, however full the context is
@@ -36,8 +35,7 @@ class ToolModel(Protocol):
     """A model on this machine: a Runtime or a Worker."""
 
     def describe(self) -> dict[str, Any]: ...
-    def tokenize(self, request: Request) -> list[int]: ...
-    def control_id(self, text: str) -> int | None: ...
+    def render(self, request: Request) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +44,14 @@ class Style:
 
     Attributes:
         format: The format of its calls.
-        words: Texts of control tokens that belong to calls, by their ids: an answer has no text for them.
-        keeps_text: An earlier answer is sent as it was generated, so that the KV cache holds it. Otherwise the template
-            rejects that, and writes its calls again.
+        keeps_text: An answer may be sent again as it was generated, so that the KV cache holds it. Otherwise the
+            template writes something else around its calls, or rejects it.
+        takes_calls: The template writes calls itself.
     """
 
     format: Format
-    words: Mapping[int, str]
-    keeps_text: bool
+    keeps_text: bool = True
+    takes_calls: bool = True
 
 
 def style_of(model: ToolModel) -> Style | None:
@@ -62,22 +60,23 @@ def style_of(model: ToolModel) -> Style | None:
     if "tools" not in template:
         return None
     dialect = dialect_of(template)
-    # A chat reads no answers of several messages yet.
+    # Answers of several messages have their calls in Hermes' form (`PlainText`).
     format = format_of(dialect.calls if dialect.calls and dialect.messages is None else HERMES)
-    ids = {word: model.control_id(word) for mark in dialect.marks for word in MARK.findall(mark)}
-    words = {id: word for word, id in ids.items() if id is not None}
-    result = ToolResult("server/probe", "{}", "ok", "y")
-    for keeps_text in (True, False):
-        style = Style(format, words, keeps_text)
-        answer = called(Message("assistant", "x"), "x", [result], style)
-        talk = [Message("user", "a"), answer, replied(result, 0), Message("assistant", "b")]
-        probe = Request(messages=(*talk, Message("user", "c")), template=arguments([_PROBE]))
-        try:
-            model.tokenize(probe)
-        except UsageError:
-            continue
-        return style
-    return None
+    result, text = ToolResult("server/probe", "{}", "ok", "y"), "xyzzy"
+
+    def shown(*messages: Message) -> str:
+        asked = (Message("user", "a"), *messages)
+        with suppress(UsageError):
+            return "".join(model.render(Request(messages=asked, template=arguments([_PROBE]))).split())
+        return ""
+
+    answer = Message("assistant", "", extra=_with_calls([result], 0))
+    as_calls, as_text = shown(answer, replied(result, 0)), shown(Message("assistant", text), replied(result, 0))
+    if not as_calls and not as_text:
+        return None
+    before, _, after = as_text.partition(text)
+    keeps_text = bool(as_text) and before == shown() and as_calls.endswith(after)
+    return Style(format, keeps_text=keeps_text, takes_calls=bool(as_calls))
 
 
 def arguments(functions: Sequence[Mapping[str, Any]]) -> str:
@@ -88,13 +87,18 @@ def arguments(functions: Sequence[Mapping[str, Any]]) -> str:
 def called(answer: Message, text: str, results: Sequence[ToolResult], style: Style, number: int = 0) -> Message:
     """Return an answer with calls as it is sent again; `text` is the part of it without the calls, and `number` counts
     the calls before them."""
-    if style.keeps_text or not results:
+    if not results or not style.takes_calls or (style.keeps_text and answer.tokens):
         return answer
+    return Message("assistant", text, extra=_with_calls(results, number))
+
+
+def _with_calls(results: Sequence[ToolResult], number: int) -> str:
+    """Return the calls of these results as fields of a message."""
     calls = [
         {"id": _call_id(number), "type": "function", "function": result.function}
         for number, result in enumerate(results, number)
     ]
-    return Message("assistant", text, extra=json.dumps({"tool_calls": calls}, ensure_ascii=False))
+    return json.dumps({"tool_calls": calls}, ensure_ascii=False)
 
 
 def replied(result: ToolResult, number: int) -> Message:
@@ -145,14 +149,8 @@ class Shown:
 
     def __init__(self, offer: Offer | None, begun: str = "") -> None:
         self._filter = TextFilter(offer) if offer else None
-        self._words = offer.style.words if offer else {}
         if self._filter:
             self._filter.push(begun)
-
-    def with_words(self, event: TokenEvent) -> TokenEvent:
-        """Return the event with the text of a control token that belongs to a call."""
-        word = "" if event.text else self._words.get(event.id, "")
-        return replace(event, text=word) if word else event
 
     def push(self, event: TokenEvent) -> TokenEvent:
         """Return the event with the text that can be shown by now."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine, drafted_events
+from fake_engine import FakeEngine
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Event, Notice
@@ -337,20 +337,29 @@ def test_ids_are_not_sent_for_an_answer_cut_at_a_stop_text(runtime: Runtime, sto
     assert session.turns[-1].answer.ids == ()
 
 
-def test_thinking_that_the_template_opened_is_part_of_the_answer(store: Store) -> None:
-    class Thinker(FakeEngine):
+@pytest.mark.parametrize(
+    ("about", "answer", "is_sent_as_ids"),
+    [
+        ({}, "yes", True),
+        ({"drops_thinking": False}, "<think>\nhm</think> yes", True),
+        ({"drops_thinking": True}, "<think>\nhm</think> yes", False),
+        ({"opens_thinking": True}, "yes", True),
+        ({"opens_thinking": True}, "<think>\nhm</think> yes", False),  # the prompt of the answer had the first mark
+        ({"keeps_answers": False}, "yes", False),
+    ],
+)
+def test_ids_are_sent_only_where_the_template_writes_the_same(
+    about: dict[str, Any], answer: str, is_sent_as_ids: bool, store: Store
+) -> None:
+    class Model(FakeEngine):
         def describe(self) -> dict[str, Any]:
-            return super().describe() | {"opens_thinking": True}
+            return super().describe() | {"drops_thinking": False} | about
 
-    engine = Thinker(drafted_events("hm </think> yes"))
+    engine = Model(answer)
     session = talking_to(engine, store)
     said(session.ask("really?"))
-    assert session.turns[-1].content == "<think>\nhm </think> yes"
     said(session.ask("sure?"))
-    assert engine.requests[-1].messages[1].tokens == ()
-    session.settings = replace(session.settings, regex="(yes|no)")  # which holds from the first token on
-    assert said(session.ask("yes or no?")) == "hm </think> yes"
-    assert session.turns[-1].content == "hm </think> yes"
+    assert bool(engine.requests[-1].messages[1].tokens) == is_sent_as_ids
 
 
 # --- branches ---------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ import pytest
 from answers import read
 
 from edgespec.dialects.dialect import THINK, Dialect
-from edgespec.dialects.templates import dialect_of, with_tokens
+from edgespec.dialects.templates import dialect_of, dialect_with
 
 HEAD = (
     "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}{{ '[' + m.role + ']' }}"
@@ -18,6 +18,23 @@ END = "{% endfor %}"
 EACH = "{% for call in m.tool_calls or [] %}{% set f = call.function %}"
 ROME = ("weather", {"city": "Rome", "days": 2})
 NOW: tuple[str, dict[str, str]] = ("now", {})
+
+
+class Words:
+    """A vocabulary with some words; all other tokens are characters."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        return [self._words.index(text)] if text in self._words else [ord(character) for character in text]
+
+    def token_bytes(self, token: int, *, special: bool = False) -> bytes:
+        return self._words[token].encode()
+
+    def is_control(self, token: int) -> bool:
+        return token < len(self._words)
+
 
 # Families of call formats, with marks that no model has.
 FAMILIES = {
@@ -105,8 +122,7 @@ def test_a_template_that_shows_nothing_has_the_usual_dialect(template: str) -> N
 
 def test_reasoning_may_be_between_tokens_that_the_template_does_not_show() -> None:
     template = "{{ messages[0].content }}"
-    plain = dialect_of(template)
-    bracketed = with_tokens(plain, template, lambda text: text in ("[THINK]", "[/THINK]"))
+    bracketed = dialect_with(Words("[THINK]", "[/THINK]"), template)
     assert read(bracketed, "[THINK]I think[/THINK]Hello", 3) == ("I think", "Hello", [])
-    assert with_tokens(plain, template, lambda text: False) == plain
-    assert with_tokens(dialect_of("<think>"), "<think>", lambda text: True).reasoning == THINK
+    assert dialect_with(Words(), template) == dialect_of(template)
+    assert dialect_with(Words("[THINK]", "[/THINK]"), "<think>").reasoning == THINK

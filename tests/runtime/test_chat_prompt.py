@@ -24,6 +24,19 @@ DROPS = (
     "{{ m.content.split('</think>')[-1] }}{% else %}{{ m.content }}{% endif %}{% endfor %}<|assistant|>"
 )
 OPENS = "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}<|assistant|>{{ '<think>\n' }}"
+KEEPS = (
+    "{% for m in messages %}<|{{ m.role }}|>{% if m.content.startswith('<think>') %}{{ m.content }}{% else %}"
+    "{{ m.content }}{% endif %}{% endfor %}<|assistant|>"
+)
+HEADED = (
+    "{% for m in messages %}<|start|>{{ m.role }}{% if m.role == 'assistant' %}<|channel|>final{% endif %}<|message|>"
+    "{{ m.content }}<|end|>{% endfor %}<|start|>assistant"
+)
+OPENED = (  # by the name of their dialect, templates that open reasoning
+    ("think", OPENS),
+    ("gemma 4", OPENS.replace("<think>", "<|channel>thought")),
+    ("harmony", HEADED + "<|channel|>analysis<|message|>"),
+)
 NO_SYSTEM = (
     "{% for m in messages %}{% if m.role == 'system' or (m.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -106,9 +119,34 @@ def test_a_message_with_private_characters_is_no_mark(llm: Runtime) -> None:
 
 
 def test_whether_a_template_opens_or_drops_thinking_is_seen(llm: Runtime) -> None:
-    for text, opens, drops in ((CHATML, False, False), (DROPS, False, True), (OPENS, True, False)):
+    for text, opens, drops in (
+        (CHATML, False, True),
+        (KEEPS, False, False),
+        (DROPS, False, True),
+        (OPENS, True, False),
+    ):
         template = ChatTemplate(llm.model, text)
         assert (template.opens_thinking, template.drops_thinking) == (opens, drops)
+
+
+def test_whether_answers_stay_where_they_were_generated_is_seen(llm: Runtime) -> None:
+    for text, keeps in ((CHATML, True), (OPENS, True), (HEADED, False)):
+        assert ChatTemplate(llm.model, text).keeps_answers is keeps
+
+
+@pytest.mark.parametrize("name", [name for name, _ in OPENED])
+def test_reasoning_that_the_template_opens_stands_between_common_marks(name: str, tmp_path: Path) -> None:
+    with tiny(tmp_path, dict(OPENED)[name]) as llm:
+        plain = str(llm.chat("hello", max_tokens=30, seed=1))
+        raw = str(llm.chat("hello", max_tokens=30, seed=1, raw_marks=True))
+        begun = (QUESTION, Message("assistant", "<think>\nhm"))
+        rest = str(llm.chat(begun, max_tokens=30, seed=1))
+        short = str(llm.chat(begun, max_tokens=30, seed=1, reasoning_budget=4))
+        constrained = str(llm.chat("hello", max_tokens=30, seed=1, regex="[a-z]{3}"))
+    assert plain.startswith("<think>\n") and "<think>" not in raw + rest + constrained
+    assert plain.removeprefix("<think>\n").rstrip("\n") == raw.strip("\n")
+    if name == "think":
+        assert "</think>" in short
 
 
 def test_thinking_that_the_template_opens_is_not_opened_twice(tmp_path: Path) -> None:

@@ -2,31 +2,124 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from tiny_gguf import write_model
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
-from edgespec.runtime.reasoning import END, ReasoningBudget
+from edgespec.dialects.dialect import THINK, Dialect
+from edgespec.dialects.known import GEMMA_4, SOLAR
+from edgespec.dialects.messages import FUNCTIONARY, HARMONY
+from edgespec.runtime.reasoning import Frame, Reasoning
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 from edgespec.text.thinking import CLOSE, OPEN
 
 THOUGHTS = st.text("a< thinké/>😀\n", max_size=12).map(str.encode)
+END = f"\n{CLOSE}\n\n"
 ASKED = Request("Why?\n<think>\n", max_tokens=24, seed=5, ignore_eos=True)
 OPENED = "{{ messages[0].content }}{{ '" + OPEN + "\\n' }}"
 
 
+def constraint(dialect: Dialect, most: int | None, *, is_open: bool, content: bytes | None = None) -> Reasoning:
+    """A constraint of answers to a prompt of two tokens, in which each byte is a token."""
+    frame = Frame.of(dialect, calls=False)
+    assert frame is not None
+    after = None if content is None else lambda place: Exactly(content, place)
+    asked = (2, 256, lambda text: [*text.encode()], lambda id: bytes([id]))
+    return Reasoning(frame, most, *asked, is_open=is_open, after=after)
+
+
+class Exactly:
+    """Allows one content only, and the byte 0 after it."""
+
+    is_narrow = True
+
+    def __init__(self, content: bytes, start: int) -> None:
+        self._content, self._start = content + b"\0", start
+
+    def allowed(self, tokens: Sequence[int]) -> NDArray[np.bool_]:
+        allowed = np.zeros(256, np.bool_)
+        allowed[self.forced(tokens)[:1]] = True
+        return allowed
+
+    def forced(self, tokens: Sequence[int]) -> list[int]:
+        said = bytes(tokens[self._start :])
+        return [*self._content[len(said) :]] if self._content.startswith(said) else []
+
+
+def answer_of(limit: Reasoning, wanted: bytes, chance: random.Random) -> bytes:
+    """The answer of a model that writes `wanted` where it may, otherwise what it must. Between its tokens it asks about
+    other texts, as drafts do."""
+    tokens, left = [1, 2], [*wanted]
+    while len(tokens) < 400:
+        allowed, forced = limit.allowed(tokens), limit.forced(tokens)
+        assert allowed is None or allowed.any()
+        if left and (allowed is None or allowed[left[0]]):
+            token = left.pop(0)
+        else:
+            token = int(np.flatnonzero(allowed)[0]) if allowed is not None else 0
+        assert not forced or token == forced[0] or allowed is None or allowed.sum() > 1
+        if token == 0:
+            break
+        other = [*tokens[: chance.randint(2, len(tokens))], *chance.choice((b"x", b"</think>{", b"<think>", b"{"))]
+        limit.allowed(other)
+        limit.forced(other)
+        tokens.append(token)
+    return bytes(tokens[2:])
+
+
+JSON = b"{}"
+FINAL = "<|channel|>final<|message|>"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "is_open", "most", "wanted", "answer"),
+    [
+        (Dialect(THINK), True, None, "hm</think>", "hm</think>\n\n{}"),
+        (Dialect(THINK), True, None, "{}</think>\n\n", "{}</think>\n\n{}"),
+        (Dialect(THINK), True, 3, "hm hm hm", "hm \n</think>\n\n{}"),
+        (Dialect(THINK), True, 0, "hm hm hm", "\n</think>\n\n{}"),
+        (Dialect(THINK), False, None, "<think>hm</think>", "<think>hm</think>\n\n{}"),
+        (Dialect(THINK), False, 3, "<think>hm hm", "<think>hm \n</think>\n\n{}"),
+        (Dialect(THINK), False, None, "{}", "{}"),
+        (Dialect(THINK), False, 0, "<think>hm</think>", "{}"),
+        (GEMMA_4, False, None, "<|channel>thoughthm<channel|>", "<|channel>thoughthm<channel|>\n\n{}"),
+        (SOLAR, True, None, "hm<|end|>", "hm<|end|>\n\n<|begin|>assistant<|content|>{}"),
+        (HARMONY, False, None, FINAL, FINAL + "{}"),
+        (
+            HARMONY,
+            False,
+            None,
+            "<|channel|>analysis<|message|>hm<|end|>",
+            "<|channel|>analysis<|message|>hm<|end|><|start|>assistant" + FINAL + "{}",
+        ),
+        (HARMONY, True, 2, "hm hm", "hm<|end|><|start|>assistant" + FINAL + "{}"),
+        (HARMONY, False, 0, "<|channel|>analysis", FINAL + "{}"),
+        (FUNCTIONARY, False, None, "all\n", "all\n{}"),
+    ],
+)
+def test_a_constraint_holds_after_reasoning(
+    dialect: Dialect, is_open: bool, most: int | None, wanted: str, answer: str
+) -> None:
+    for seed in range(5):
+        limit = constraint(dialect, most, is_open=is_open, content=JSON)
+        assert answer_of(limit, wanted.encode(), random.Random(seed)).decode() == answer
+
+
 def with_budget(most: int, wanted: bytes, *, is_open: bool) -> bytes:
     """The bytes of an answer that a model which wants to write `wanted` gives; each byte is a token."""
-    budget = ReasoningBudget(most, [*END.encode()], 2, 256, lambda id: bytes([id]), None, is_open=is_open)
+    budget = constraint(Dialect(THINK), most, is_open=is_open)
     tokens, left = [1, 2], [*wanted]
     while True:
         allowed, forced = budget.allowed(tokens), budget.forced(tokens)

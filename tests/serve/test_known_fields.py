@@ -142,6 +142,7 @@ USUAL: dict[str, Any] = {
     "left": 5,
     "return_tokens": True,
     "return_progress": True,
+    "raw_marks": False,
 }
 OF_COMPLETION = USUAL | {"n": 2, "n_cmpl": 2, "best_of": 2, "logprobs": 2, "special": False}
 OF_COMPLETION |= {"response_fields": "content", "return_tokens": "yes"}  # what the object reads

@@ -74,6 +74,7 @@ class FakeEngine:
             "pace": self.settings.pace,
             "vocabulary": "fake",
             "opens_thinking": False,
+            "keeps_answers": True,
             "drops_thinking": True,
         }
 
@@ -128,8 +129,8 @@ class FakeEngine:
     def tokenize(self, request: Request) -> list[int]:
         return [0] * self.count(request.messages)
 
-    def control_id(self, text: str) -> int | None:
-        return None
+    def render(self, request: Request) -> str:
+        return "".join(f"[{message.role}]{message.content}{message.extra}" for message in request.messages)
 
     def forget(self) -> None:
         self.calls.append("forget")

@@ -59,7 +59,7 @@ def test_arguments_are_shown_as_they_are() -> None:
     ],
 )
 def test_calls_are_left_out_of_a_text_that_streams(answer: str, shown: str, size: int) -> None:
-    parts = TextFilter(Offer(Style(TAGS, {}, True), {"add": {}}, ""))
+    parts = TextFilter(Offer(Style(TAGS), {"add": {}}, ""))
     said = "".join(parts.push(answer[at : at + size]) for at in range(0, len(answer), size)) + parts.end()
     assert said == shown
 
@@ -79,5 +79,5 @@ def test_calls_are_left_out_of_a_text_that_streams(answer: str, shown: str, size
     ],
 )
 def test_the_places_of_calls_in_an_answer_are_known(format: object, answer: str, spans: list[str]) -> None:
-    calls = Offer(Style(format, {}, True), {"add": {}}, "").calls(answer)  # type: ignore[arg-type]
+    calls = Offer(Style(format), {"add": {}}, "").calls(answer)  # type: ignore[arg-type]
     assert [answer[call.span[0] : call.span[1]] for call in calls] == spans

@@ -113,7 +113,7 @@ class ToolRun:
         shown, ids, written, text = Shown(self._offer), list[int](), list[str](), list[str]()
         last = TokenEvent(-1, "", finish_reason="error")
         with closing(self._llm.submit(self.request, self._cancel)) as events:
-            for event in map(shown.with_words, events):
+            for event in events:
                 last = event
                 written.append(event.text)
                 ids += [event.id] if event.id >= 0 else []

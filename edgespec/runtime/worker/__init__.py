@@ -103,11 +103,6 @@ class Worker(Backend):
         """Return the number of tokens of a prompt, which may be more than the context holds. Raises UsageError."""
         return int(self._call("prompts.n_tokens", request))
 
-    def control_id(self, text: str) -> int | None:
-        """Return the id of the control token that is written like this, if there is one."""
-        found: int | None = self._call("control_id", text)
-        return found
-
     def token_text(self, token: int) -> str:
         """Return the text of a token; a part of a character is U+FFFD."""
         return str(self._call("token_text", token))

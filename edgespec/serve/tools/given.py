@@ -11,7 +11,6 @@ from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
 from edgespec.dialects.calls import NAME
-from edgespec.dialects.dialect import Calls, Dialect
 from edgespec.runtime.prompts import SWITCH
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
@@ -182,55 +181,19 @@ def _ends_reasoning(name: str, value: Any, template: str) -> bool:
 
 
 def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any]) -> Request:
-    """Return a request that shows the tools to the model; an answer that must call a tool is constrained to JSON that
-    matches its schema. Raises BadInputError."""
+    """Return a request that shows the tools to the model. Raises BadInputError."""
     if tools.must and request.constraint is not None:
         raise BadInputError(f"a tool that must be called and {request.constraint[0]} exclude each other", "tool_choice")
     given = dict(arguments)
     if tools.functions:
         given["tools"] = list(tools.functions)
-    request = replace(request, template=json.dumps(given, ensure_ascii=False) if given else "")
-    if not tools.must or tools.schemas is None:
-        return request
-    return replace(request, json_schema=json.dumps(_call_schema({name: tools.schemas[name] for name in tools.must})))
+    return replace(request, template=json.dumps(given, ensure_ascii=False) if given else "", must_call=tools.must)
 
 
 def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) -> None:
-    """Prepare reading reasoning and calls, unless the answers have a constraint of the client."""
-    has_calls = tools.schemas is not None and not is_constrained
-    if has_calls:
+    """Prepare reading reasoning and calls. Calls are not looked for in answers with a constraint of the client."""
+    if not call.requests[0].raw_marks:
+        return
+    if tools.schemas is not None and not is_constrained:
         call.schemas, call.most_calls = tools.schemas, None if tools.parallel else 1
-    if tools.must and has_calls:
-        calls = model.dialect.calls
-        call.dialect = Dialect(calls=Calls("json", short_ids=calls is not None and calls.short_ids))
-    elif not is_constrained:
-        call.dialect = model.dialect if call.splits else replace(model.dialect, reasoning=None)
-        call.words = model.mark_texts
-
-
-def _call_schema(schemas: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a call of one of these tools."""
-    calls, references = {}, {}
-    for name, schema in schemas.items():
-        step = name.replace("/", "~1")
-        properties: dict[str, Any] = {"name": {"const": name}}
-        properties["arguments"] = {"type": "object", **_moved(schema, f"#/$defs/{step}/properties/arguments")}
-        call = {"type": "object", "properties": properties, "required": [*properties], "additionalProperties": False}
-        calls[name], references[name] = call, {"$ref": f"#/$defs/{step}"}
-    return {
-        "anyOf": [*references.values()],
-        "$defs": calls,
-    }
-
-
-def _moved(schema: Any, path: str) -> Any:
-    """Return a schema with its references adjusted for its new place `path` in another schema."""
-    if isinstance(schema, list):
-        return [_moved(part, path) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: _moved(part, path) for key, part in schema.items() if key not in ("$schema", "$id")}
-    reference = moved.get("$ref")
-    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-        moved["$ref"] = path + reference[1:]
-    return moved
+    call.dialect, call.words, call.is_forced = model.dialect, model.mark_texts, bool(tools.must)

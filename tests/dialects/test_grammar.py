@@ -1,0 +1,89 @@
+"""Grammars of calls: whatever they allow is read as a call of the tool."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from answers import read
+from tiny_gguf import write_model
+
+import edgespec
+from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.dialect import HERMES, Calls, Dialect
+from edgespec.dialects.grammar import bare_schema, call_grammar
+from edgespec.dialects.known import GEMMA_4, KIMI_K2, KIMI_K3, LFM2, SOLAR
+from edgespec.dialects.messages import FUNCTIONARY, HARMONY, MUSE
+from edgespec.dialects.reader import reader
+from edgespec.runtime.runtime import Runtime
+
+CITY = {"type": "string", "maxLength": 6}
+TOOLS: dict[str, Any] = {
+    "weather": {
+        "type": "object",
+        "properties": {"city": CITY, "days": {"type": "integer"}, "unit": {"type": "string", "enum": ["C", "F"]}},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    },
+    "go": {
+        "type": "object",
+        "properties": {"to": {"$ref": "#/$defs/place"}},
+        "required": ["to"],
+        "additionalProperties": False,
+        "$defs": {"place": {"enum": ["Oslo"]}},
+    },
+}
+TAGGED = Calls(
+    "tagged",
+    call=("<call><name>", "</call>"),
+    name=("", "</name>"),
+    key=("<key>", "</key>"),
+    value=("<value>", "</value>"),
+)
+DIALECTS = {
+    "hermes": Dialect(calls=HERMES),
+    "wrapped": Dialect(calls=Calls("json", ("[CALLS]", "[/CALLS]"), keys=("tool", "input", ""), wrapper="function")),
+    "by name": Dialect(calls=Calls("json", call=("<call>", "</call>"), keys=("", "", ""))),
+    "named": Dialect(calls=Calls("named", call=("<call>", "</call>"), name=("", "<args>"))),
+    "tagged": Dialect(calls=TAGGED),
+    "kimi k2": KIMI_K2,
+    "kimi k3": KIMI_K3,
+    "solar": SOLAR,
+    "harmony": HARMONY,
+    "muse": MUSE,
+    "functionary": FUNCTIONARY,
+}
+
+
+@pytest.fixture(scope="module")
+def llm(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    file = write_model(tmp_path_factory.mktemp("grammar") / "tiny.gguf", "llama")
+    with edgespec.load(str(file), threads=1, store=False) as runtime:
+        yield runtime
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("name", DIALECTS)
+@pytest.mark.parametrize("tool", TOOLS)
+def test_what_a_grammar_allows_is_a_call(name: str, tool: str, llm: Runtime) -> None:
+    dialect = DIALECTS[name]
+    grammar = call_grammar(dialect, {tool: TOOLS[tool]}, {})
+    opened = {HARMONY: "<|start|>assistant", MUSE: "<|start|>assistant", FUNCTIONARY: ">>>"}.get(dialect)
+    for seed in range(3):
+        text = str(llm.generate("x", grammar=grammar, seed=seed, max_tokens=600, temperature=1.5))
+        found = reader(dialect, TOOLS, opened=opened)
+        calls = [part for part in [*found.push(text), *found.end()] if isinstance(part, ToolCall)]
+        assert [call.name for call in calls] == [tool], text
+        arguments = json.loads(calls[0].arguments)
+        assert arguments == {"to": "Oslo"} if tool == "go" else arguments["unit"] in ("C", "F"), text
+
+
+def test_forms_without_a_grammar_have_a_schema() -> None:
+    for dialect in (GEMMA_4, LFM2, Dialect(calls=Calls("json"))):
+        assert not call_grammar(dialect, TOOLS, {})
+    found = reader(GEMMA_4, TOOLS, is_forced=True)
+    text = '{"name": "go", "arguments": {"to": "Oslo"}}'
+    assert [part.name for part in [*found.push(text), *found.end()] if isinstance(part, ToolCall)] == ["go"]
+    assert read(GEMMA_4, text, 3) == ("", text, [])
+    assert [*json.loads(bare_schema(TOOLS))["$defs"]] == ["weather", "go"]
