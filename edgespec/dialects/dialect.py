@@ -113,13 +113,30 @@ class Dialect:
         """Return what a prompt has begun of the answer's reasoning; None if the answer does not begin inside of it. For
         an answer of several messages, return the beginning of the first one. `begun` is a text that follows the prompt,
         which the answer continues."""
+        text = prompt + self.continued(prompt, begun)
         if self.messages is not None:
-            text, start = prompt + begun, self.messages.start
+            start = self.messages.start
             return text[text.rindex(start) :] if start in text else ""
         if begun:
-            return None if self.reasoning is None or self.opened(prompt + begun) is None else ""
+            return None if self.reasoning is None or self.opened(text) is None else ""
         start, end = self.reasoning or NO_MARKS
         place = prompt.rfind(start) if start else -1
         if place < 0 or (end and end in prompt[place:]):
             return None
         return prompt[place + len(start) :]
+
+    def continued(self, prompt: str, begun: str) -> str:
+        """Return a begun answer as it follows a prompt that may have opened its reasoning: without the mark that the
+        prompt has, or after the end of this reasoning."""
+        if not begun:
+            return ""
+        opened = self.opened(prompt)
+        if (form := self.messages) is not None:
+            header = f"{form.thought}{form.header_end}"
+            if not form.thought or not (opened or "").endswith(header):
+                return begun
+            return begun.removeprefix(header) if begun.startswith(header) else f"{form.ends[0]}{form.start}{begun}"
+        if opened is None or self.reasoning is None:
+            return begun
+        start, end = self.reasoning
+        return begun.removeprefix(start).removeprefix(opened) if begun.startswith(start) else f"{end}\n\n{begun}"

@@ -43,7 +43,7 @@ def _begun(message: Message, dialect: Dialect) -> str:
             return answer
         begun = f"{form.thought}{form.header_end}{thought}"
         return f"{begun}{form.ends[0]}{form.start}{answer}" if is_answer else begun
-    if not _reasons(message):
+    if not thought or (dialect.is_assumed and is_answer):
         return content
     start, end = dialect.reasoning or THINK
     return f"{start}\n{thought}" + (f"\n{end}\n\n{content}" if is_answer else "")

@@ -190,10 +190,8 @@ class ChatTemplate:
         return SIGN.sub(rf"\1{SEAM}", text) if self._has_tokens(text) else text
 
     def _ids_of_answer(self, begun: str, prompt: str) -> list[int]:
-        """Return a begun answer as ids, without a mark of reasoning with which the prompt ends."""
-        start, opened = (self.dialect.reasoning or ("", ""))[0], self.dialect.opened(prompt)
-        if start and opened is not None:
-            begun = begun.removeprefix(start + opened)
+        """Return a begun answer as ids."""
+        begun = self.dialect.continued(prompt, begun)
         marks = "|".join(map(re.escape, sorted(self.mark_texts.values(), key=len, reverse=True)))
         parts = re.split(f"({marks})", begun) if marks else [begun]
         return [id for n, part in enumerate(parts) for id in self._model.tokenize(part, parse_special=n % 2 == 1)]

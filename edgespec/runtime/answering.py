@@ -296,7 +296,9 @@ class Answering(Loop):
         if frame is None:
             return whole
         before, opened = self._before(prompt), self._opened(prompt)
-        is_open = opened is not None and (dialect.messages is None or opened.endswith(frame.open))
+        is_open = opened is not None and (
+            dialect.messages is None or (bool(frame.open) and opened.endswith(frame.open))
+        )
         is_off = before.rstrip().endswith(frame.close) or (most == 0 and template.has(SWITCH))
         if not is_open and (dialect.is_assumed or is_off) and not frame.header:
             return whole

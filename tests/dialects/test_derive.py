@@ -108,8 +108,17 @@ def test_a_prompt_shows_whether_reasoning_is_open() -> None:
     assert dialect.opened("<think>a</think>b<assistant><think>\n") == "\n"
     assert dialect.opened("<think>a</think>b<assistant><think>\n\n</think>") is None
     assert dialect.opened("<assistant>") is None
-    assert dialect.opened("<assistant><think>\n", begun="Hm") == ""
-    assert dialect.opened("<assistant><think>\n", begun="Hm.</think>So") is None
+    assert dialect.opened("<assistant><think>\n", begun="<think>\nHm") == ""
+    assert dialect.opened("<assistant><think>\n", begun="<think>\nHm.</think>So") is None
+    assert dialect.opened("<assistant><think>\n", begun="So") is None
+
+
+def test_a_begun_answer_continues_the_prompt() -> None:
+    dialect = Dialect(THINK)
+    assert dialect.continued("<assistant>", "So") == "So"
+    assert dialect.continued("<assistant>", "<think>\nHm") == "<think>\nHm"
+    assert dialect.continued("<assistant><think>\n", "<think>\nHm") == "Hm"
+    assert dialect.continued("<assistant><think>\n", "So") == "</think>\n\nSo"
 
 
 @pytest.mark.parametrize("template", ["", "{{ messages[0].content }}", "{% for %}", "{{ 1 / 0 }}", "{{ 'x' * 10**9 }}"])
