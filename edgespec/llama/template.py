@@ -11,16 +11,13 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from edgespec.errors import UsageError
+from edgespec.gguf_file.chat_templates import CHATML
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells, Picture
 from edgespec.llama.rendering import TemplateFailedError, renderer
 from edgespec.settings import Image, Message
 from edgespec.text.thinking import CLOSE, OPEN
 
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
-)
 CHATML_END = "<|im_end|>"
 MARK = re.compile("([\ue000\ue003])(\\d+)[\ue001\ue004]")  # a content, or an image
 SEAM = "\ue002"
@@ -60,16 +57,20 @@ def cannot_see(image: Image) -> NoReturn:
 
 
 class ChatTemplate:
-    """A model's chat template, or `text` instead. A broken template raises UsageError when it is used."""
+    """A model's chat template, or `text` instead, and that for requests with tools, if they have one of their own. A
+    broken template raises UsageError when it is used."""
 
-    def __init__(self, model: Model, text: str | None = None, see: See = cannot_see) -> None:
+    def __init__(self, model: Model, text: str | None = None, see: See = cannot_see, tool_use: str = "") -> None:
         self._model, self.see = model, see
-        self.text = text or model.chat_template
+        self.text = (model.chat_template if text is None else text) or None
+        self._tool_use = ChatTemplate(model, tool_use, see) if tool_use else None
         self._bos_text = _text_of(model, model.bos)
         self._arguments = ""
 
     def given(self, arguments: str) -> ChatTemplate:
         """Return this template with a JSON object of arguments, such as `tools`."""
+        if self._tool_use is not None and '"tools"' in arguments and json.loads(arguments).get("tools"):
+            return self._tool_use.given(arguments)
         if arguments == self._arguments:
             return self
         # Once for all copies.

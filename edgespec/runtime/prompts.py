@@ -11,10 +11,11 @@ from typing import Any, TypeVar
 
 from edgespec.errors import ImageError, PromptTooLongError, UsageError
 from edgespec.files.images import size_of_image
+from edgespec.gguf_file.chat_templates import CHATML
 from edgespec.llama.constraint import constraint_notes
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
-from edgespec.llama.template import CHATML, ChatTemplate
+from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.adapting import (
     Talk,
     adapted,
@@ -156,7 +157,12 @@ class Prompts:
             found = adapted(talk, told, attempt, refusal, self._note)
             if found is not None:
                 return found[0]
-        raise named(talk.messages, refusal, lambda part: attempt(replace(talk, messages=tuple(part))))
+
+        def rendered(part: Sequence[Message]) -> str:
+            """Render messages of which the last one is no answer to continue."""
+            return ChatTemplate.render(*self._asked(base, replace(talk, messages=tuple(part))))
+
+        raise named(talk.messages, refusal, rendered)
 
     def _base(self, request: Request) -> ChatTemplate:
         """Return the chat template. A model without one gets ChatML if the request is lenient."""

@@ -116,7 +116,7 @@ class Runtime(Backend):
 
     @property
     def has_chat_template(self) -> bool:
-        return self.model.chat_template is not None
+        return self._loaded.template.text is not None
 
     def describe(self) -> dict[str, Any]:
         """Return what is loaded, as plain data."""

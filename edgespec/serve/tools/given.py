@@ -200,11 +200,12 @@ def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) 
     has_calls = tools.schemas is not None and not is_constrained
     if has_calls:
         call.schemas, call.most_calls = tools.schemas, None if tools.parallel else 1
+    dialect = model.dialect(has_tools=bool(tools.functions))
     if tools.must and has_calls:
-        calls = model.dialect.calls
+        calls = dialect.calls
         call.dialect = Dialect(calls=Calls("json", short_ids=calls is not None and calls.short_ids))
     elif not is_constrained:
-        call.dialect = model.dialect if call.splits else replace(model.dialect, reasoning=None)
+        call.dialect = dialect if call.splits else replace(dialect, reasoning=None)
         call.words = model.mark_texts
 
 
