@@ -208,6 +208,10 @@ def text_apart(messages: Sequence[Message]) -> tuple[Message, ...]:
     return tuple(made)
 
 
+def _without_developer(messages: Sequence[Message]) -> list[Message]:
+    return [replace(message, role="system") if message.role == "developer" else message for message in messages]
+
+
 def with_late_system(messages: Sequence[Message]) -> tuple[Message, ...]:
     """Return messages whose only system message is the first one; later ones are the user's."""
     return tuple(
@@ -292,6 +296,7 @@ def _of_messages(change: Callable[[Sequence[Message]], Sequence[Message]]) -> Ad
 
 # In this order: those that change least are first. Each with a note, if it changes what the model reads.
 ADAPTATIONS: Mapping[Adaptation, str] = {
+    _of_messages(_without_developer): "",
     _of_messages(lambda messages: _each_call(messages, _objects)): "",
     _of_messages(with_text_arguments): "",
     _with_lists: "",

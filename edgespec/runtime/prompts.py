@@ -123,7 +123,7 @@ class Prompts:
     def _arguments(self, request: Request) -> dict[str, Any]:
         """Return the arguments for the template. A request without reasoning switches it off there."""
         given: dict[str, Any] = json.loads(request.template or "{}")
-        is_off = request.reasoning_budget == 0 and self._template.has(SWITCH)
+        is_off = request.reasoning_budget == 0 and self._template.given(request.template).has(SWITCH)
         return given | ({SWITCH: False} if is_off else {})
 
     def tokenized(self, request: Request) -> Prompt:
@@ -171,14 +171,14 @@ class Prompts:
         self._note(f"{self._model.path.name} has no chat template: using ChatML instead")
         return ChatTemplate(self._model, CHATML, self._template.see)
 
-    @staticmethod
-    def _asked(base: ChatTemplate, talk: Talk) -> tuple[ChatTemplate, tuple[Message, ...]]:
+    def _asked(self, base: ChatTemplate, talk: Talk) -> tuple[ChatTemplate, tuple[Message, ...]]:
         """Return the template with its arguments, and messages in the form in which it shows them: tools, calls and
         results for which it has no place are described as text."""
         arguments, messages = talk.arguments, talk.messages
         template = base.given(json.dumps(arguments) if arguments else "")
-        if not template.shows_late_system:
-            messages = with_late_system(messages)
+        if not template.shows_late_system and (changed := with_late_system(messages)) != messages:
+            self._note("later system messages become the user's: the chat template leaves them out")
+            messages = changed
         if not template.has("tools"):
             return template, described(messages, arguments.get("tools") or ())
         if any(map(calls, messages)):

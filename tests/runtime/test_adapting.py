@@ -14,7 +14,7 @@ from edgespec.errors import UsageError
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import Request
+from edgespec.settings import Message, Request
 
 TOOLS: dict[str, Any] = {
     "tools": [{"type": "function", "function": {"name": "weigh", "parameters": {"type": "object"}}}]
@@ -160,6 +160,7 @@ def test_a_template_that_wants_lists_of_parts_gets_them(render: Rendering) -> No
 def test_a_later_system_message_that_would_be_left_out_is_the_users(render: Rendering, late: dict[str, Any]) -> None:
     source = template().replace("{{ m.content }}", "{{ m.content if m.role != 'system' or loop.first }}")
     assert render(source, USER, late, AGAIN, lenient=False) == "<user>a<user>be<user>b"
+    assert "later system messages become the user's" in render.notes[0]
     assert render(refusing("m.role == 'system' and not loop.first"), USER, late, AGAIN) == "<user>a\n\nbe\n\nb"
 
 
@@ -190,6 +191,12 @@ def test_only_at_last_are_tools_described_as_text(render: Rendering) -> None:
     made = render(refusing("m.role == 'tool'", "no results"), USER, asked("weigh"), told("7"), **TOOLS)
     assert "<tools>" in made and '"name": "weigh"' in made and "7\n</tool_response>" in made
     assert "(no results): tools and calls are described as text" in render.notes[0]
+
+
+def test_a_developer_is_the_system_for_templates_that_do_not_know_the_role(llm: Runtime) -> None:
+    prompts = Prompts(llm.model, ChatTemplate(llm.model, refusing("m.role == 'developer'")), 4096, pytest.fail)
+    messages = (Message("developer", "be"), Message("user", "a"))
+    assert prompts.render(Request(messages=messages, lenient=True)) == "<system>be<user>a"
 
 
 @pytest.mark.parametrize("lenient", [True, False])

@@ -16,7 +16,7 @@ from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.described import described, with_calls
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import LONG, Runtime
-from edgespec.settings import Message, Request
+from edgespec.settings import LoadSettings, Message, Request
 
 QUESTION = Message("user", "hello")
 DROPS = (
@@ -153,6 +153,28 @@ def test_a_model_without_a_template_gets_chatml_with_a_note(tmp_path: Path) -> N
         text = llm.model.detokenize(llm.tokenize(lenient(QUESTION)), special=True).decode()
         assert text.endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
         assert llm.notes == ["tiny.gguf has no chat template: using ChatML instead"]
+
+
+def test_a_template_of_the_settings_is_used_in_place_of_a_broken_one(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "tiny.gguf", "llama", chat_template="{% for %}"))
+    (tmp_path / "own.jinja").write_text(OPENS)
+    with edgespec.load(model, chat_template_file=str(tmp_path / "own.jinja"), threads=1) as llm:
+        assert llm.tokenize(Request(messages=(QUESTION,)))[-1:] and llm.describe()["opens_thinking"]
+    with edgespec.load(model, chat_template="chatml", threads=1) as llm:
+        prompt = llm.prompts.tokenized(Request(messages=(QUESTION,)))
+        assert llm.model.detokenize(prompt.tokens, special=True).decode().endswith("<|im_start|>assistant\n")
+        assert prompt.stop == ("<|im_end|>",), "which is no token of this model"
+
+
+def test_a_template_that_does_not_exist_is_an_error_before_the_model_is_loaded(tmp_path: Path) -> None:
+    model = str(write_model(tmp_path / "tiny.gguf", "llama"))
+    loaded: list[str] = []
+    for settings in (LoadSettings(model, chat_template="x"), LoadSettings(model, chat_template_file="x")):
+        with pytest.raises(UsageError, match="chat template"):
+            Runtime(settings, lambda what, done: loaded.append(what))
+    with pytest.raises(UsageError, match="cannot be combined"):
+        Runtime(LoadSettings(model, chat_template="chatml", chat_template_file="x"))
+    assert not loaded
 
 
 def test_a_broken_template_leaves_plain_prompts_alone(tmp_path: Path) -> None:
