@@ -64,34 +64,22 @@ def adapted(
 def _search(talk: Talk, attempt: Attempt[Made], refusal: UsageError) -> tuple[tuple[Made], list[str]] | None:
     """Return what `attempt` makes of an adapted conversation, and what was changed; None if nothing helps."""
     left, said = dict(ADAPTATIONS), list[str]()
-
-    def one_more() -> tuple[Made] | None:
-        """Keep the next adaptation that helps. Return the prompt if the template accepts the conversation with it.
-        Raises LookupError if no adaptation helps."""
-        nonlocal talk, refusal
+    while True:
         for adapt, what in left.items():
             changed = adapt(talk)
             if changed == talk:
                 continue
-            made = None
+            now_said = [*said, what] if what else said
             try:
-                made = (attempt(changed),)
+                return (attempt(changed),), [*now_said]
             except UsageError as refused:
                 _check(refused)
-                if refused.why == refusal.why:
-                    continue
-                refusal = refused
-            talk = changed
-            said.extend([what] if what else [])
-            del left[adapt]
-            return made
-        raise LookupError
-
-    with suppress(LookupError):
-        while True:
-            if made := one_more():
-                return made, said
-    return None
+                if refused.why != refusal.why:  # it helps, and other adaptations may help with the new reason
+                    talk, said, refusal = changed, now_said, refused
+                    del left[adapt]
+                    break
+        else:
+            return None
 
 
 def _check(refusal: UsageError) -> None:

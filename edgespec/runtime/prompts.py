@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 
 from edgespec.errors import ImageError, PromptTooLongError, UsageError
@@ -169,6 +169,10 @@ class Prompts:
         if self._template.text is not None or not request.lenient:
             return self._template
         self._note(f"{self._model.path.name} has no chat template: using ChatML instead")
+        return self._chatml
+
+    @cached_property
+    def _chatml(self) -> ChatTemplate:
         return ChatTemplate(self._model, CHATML, self._template.see)
 
     def _asked(self, base: ChatTemplate, talk: Talk) -> tuple[ChatTemplate, tuple[Message, ...]]:
