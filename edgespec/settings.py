@@ -82,6 +82,10 @@ class LoadSettings:
     model: str
     #: the file of the projector, which reads images; None: the one in the folder of the model, if any; "none"
     mmproj: str | None = None
+    #: the name of the chat template: one of the file, or "chatml"; None: the default one, and `tool_use` with tools
+    chat_template: str | None = None
+    #: a file with a chat template in place of those of the model
+    chat_template_file: str | None = None
     #: None: the default draft of the model, if it has one; "auto": else the best installed one
     draft_model: str | None = None
     #: drafters separated by commas, "auto" for every available one, or "none"
@@ -138,8 +142,10 @@ class LoadSettings:
     embeds: bool = False
 
     def for_model(self, model: str) -> LoadSettings:
-        """Return these settings for a model, without the adapters of another one."""
-        return replace(self, model=model, lora=self.lora if model == self.model else ())
+        """Return these settings for a model, without the adapters and the chat template of another one."""
+        if model == self.model:
+            return self
+        return replace(self, model=model, lora=(), chat_template=None, chat_template_file=None)
 
     @property
     def offload(self) -> tuple[Offload, Offload]:

@@ -41,6 +41,8 @@ def check_load_settings(settings: LoadSettings) -> None:
     for name in ("device", "device_draft"):
         if (value := getattr(settings, name)) is not None and (not isinstance(value, str) or not value.strip()):
             raise UsageError(f"{name} must be auto, none, or names of devices, not {shown(value)}")
+    if settings.chat_template is not None and settings.chat_template_file is not None:
+        raise UsageError("chat_template and chat_template_file cannot be combined", hint="use one of them")
     if settings.strict:
         for is_given, setting in (
             (settings.spec_tree > 1, "a tree (--spec-tree)"),

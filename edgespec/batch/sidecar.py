@@ -14,6 +14,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
 from edgespec.gguf_file.adapters import parse_adapters
+from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.models.memory.fit import attention_of
 from edgespec.settings import LoadSettings, Request
@@ -92,7 +93,11 @@ def texts_depend_on(
 def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
     """Return the properties of a loaded model that texts depend on. `header` has all parts of a split target."""
     adapters = [[_digest(read_header(adapter.path)), adapter.scale] for adapter in parse_adapters(load.lora)]
-    return ({"lora": adapters} if adapters else {}) | {
+    made: dict[str, Any] = {"lora": adapters} if adapters else {}
+    if load.chat_template is not None or load.chat_template_file is not None:
+        text = chat_templates(header, load.chat_template, load.chat_template_file).default
+        made["chat template"] = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return made | {
         "model": header.path.name,
         "model size": header.size_bytes,
         "model digest": _digest(header),

@@ -169,7 +169,7 @@ def load_result(path: Path) -> BenchResult:
 
 def _settings(llm: Runtime, plan: Plan, tokens: int | None) -> dict[str, Any]:
     """Return the load settings without paths and without what the modes name, and the plan's settings."""
-    left_out = ("model", "mmproj", "draft_model", "spec_type", "pace")
+    left_out = ("model", "mmproj", "chat_template_file", "draft_model", "spec_type", "pace")
     settings = {name: value for name, value in asdict(llm.settings).items() if name not in left_out}
     corpus = llm.settings.corpus and Path(llm.settings.corpus).name
     return settings | {

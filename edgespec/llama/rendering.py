@@ -113,7 +113,7 @@ def _reply(request: dict[str, Any]) -> dict[str, str]:
         template = _parsed(request["template"])
         failed = "render"
         text, n_left = io.StringIO(), request["characters"]
-        for piece in template.generate(request["variables"]):
+        for piece in template.generate(_dates() | request["variables"]):
             n_left -= len(piece)
             if n_left < 0:
                 return {"failed": "size", "why": ""}
@@ -127,12 +127,19 @@ def _reply(request: dict[str, Any]) -> dict[str, str]:
         return {"failed": failed, "why": str(error)}
 
 
+def _dates() -> dict[str, str]:
+    """Return today's date in the variables that templates read, each in the format of the templates that read it. The
+    first two are those of llama.cpp."""
+    now = datetime.now()
+    return {"date_string": f"{now:%d %b %Y}", "datetime": f"{now:%b %d %Y}", "current_date": f"{now:%Y-%m-%d}"}
+
+
 @lru_cache(maxsize=16)
 def _parsed(text: str) -> Template:
     """Parse a template in the environment of Transformers, for which chat templates are written."""
     from jinja2 import BaseLoader, TemplateError
     from jinja2.ext import Extension, loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from jinja2.sandbox import SandboxedEnvironment
 
     class GenerationTag(Extension):
         """Ignore `{% generation %}`, with which Hugging Face's templates mark the text to train on."""
@@ -163,13 +170,9 @@ def _parsed(text: str) -> Template:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    class Environment(ImmutableSandboxedEnvironment):
-        """Lists may grow: some templates collect messages in one."""
-
-        def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-            return (isinstance(obj, list) and attr == "append") or super().is_safe_attribute(obj, attr, value)
-
-    environment = Environment(
+    # Not the immutable one, as in Transformers: templates may change lists and objects, as some do to collect messages.
+    # They have copies of their own, which are made for each prompt.
+    environment = SandboxedEnvironment(
         loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )
     environment.filters["tojson"] = tojson

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn
@@ -15,15 +14,12 @@ from edgespec.dialects.dialect import THINK, Dialect
 from edgespec.dialects.history import as_sent
 from edgespec.dialects.templates import dialect_with, mark_texts
 from edgespec.errors import UsageError
+from edgespec.gguf_file.chat_templates import CHATML
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells, Picture
 from edgespec.llama.rendering import TemplateFailedError, renderer
-from edgespec.settings import Image, Message, joined
+from edgespec.settings import Image, Message
 
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>\n' }}"
-    "{% endfor %}{{ '<|im_start|>assistant\n' }}"
-)
 CHATML_END = "<|im_end|>"
 MARK = re.compile("([\ue000\ue003])(\\d+)[\ue001\ue004]")  # a content, or an image
 SEAM = "\ue002"
@@ -38,7 +34,7 @@ _FAILURES = {
     "render": "the model's chat template rejects these messages",  # raise_exception() is its way to refuse a role
     "limit": "the chat template of {name} exceeds a limit",
 }
-
+OTHERS = "use another template (--chat-template, --chat-template-file), or a plain prompt (--raw)"
 
 See = Callable[[Image], Picture]
 """Returns an image as a part of a prompt. Raises UsageError if the model cannot see."""
@@ -52,6 +48,8 @@ class Prompted:
     images: dict[int, Cells] = field(default_factory=dict)
     start: int = 0
     """The position where the answer begins. The tokens from there on are a begun answer."""
+    #: strings that must end the answer, beyond the model's end tokens
+    stop: tuple[str, ...] = ()
 
     def add(self, picture: Picture) -> None:
         self.images |= {len(self.tokens) + place: cells for place, cells in picture.cells.items()}
@@ -63,26 +61,32 @@ def cannot_see(image: Image) -> NoReturn:
 
 
 class ChatTemplate:
-    """A model's chat template, or `text` instead. A broken template raises UsageError when it is used."""
+    """A model's chat template, or `text` instead, and that for requests with tools, if they have one of their own. A
+    broken template raises UsageError when it is used."""
 
-    def __init__(self, model: Model, text: str | None = None, see: See = cannot_see) -> None:
+    def __init__(self, model: Model, text: str | None = None, see: See = cannot_see, tool_use: str = "") -> None:
         self._model, self.see = model, see
-        self._text = text or model.chat_template
+        self.text = (model.chat_template if text is None else text) or None
+        self._tool_use = ChatTemplate(model, tool_use, see) if tool_use else None
         self._bos_text = _text_of(model, model.bos)
         self._arguments = ""
 
     def given(self, arguments: str) -> ChatTemplate:
         """Return this template with a JSON object of arguments, such as `tools`."""
+        if self._tool_use is not None and '"tools"' in arguments and json.loads(arguments).get("tools"):
+            return self._tool_use.given(arguments)
         if arguments == self._arguments:
             return self
-        _ = self._takes_parts, self._called, self.mark_texts  # once for all copies
+        # Once for all copies.
+        _ = self._takes_parts, self._called, self._two_called, self.shows_calls_after_text, self.shows_late_system
+        _ = self.mark_texts
         made = copy.copy(self)
         made._arguments = arguments
         return made
 
     def has(self, text: str) -> bool:
         """Return whether the source of the template contains a text, such as the name of a variable."""
-        return text in (self._text or "")
+        return text in (self.text or "")
 
     def render(self, messages: Sequence[Message]) -> str:
         """Return the prompt as text, which ends where the assistant's answer begins."""
@@ -95,7 +99,7 @@ class ChatTemplate:
         messages' extra fields. Their contents are rendered unchanged."""
         in_parts = self._takes_parts if in_parts is None else in_parts
         name, model = self._model.path.name, self._model
-        if self._text is None:
+        if self.text is None:
             raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (--raw)")
 
         def read(text: str) -> dict[str, Any]:
@@ -113,9 +117,9 @@ class ChatTemplate:
             "eos_token": _text_of(model, model.eos),
         }
         try:
-            return renderer().render(self._text, given)
+            return renderer().render(self.text, given)
         except TemplateFailedError as error:
-            raise UsageError(_FAILURES[error.failed].format(name=name), why=error.why, hint="use --raw") from error
+            raise UsageError(_FAILURES[error.failed].format(name=name), why=error.why, hint=OTHERS) from error
 
     def tokenize(self, messages: Sequence[Message], *, special: bool = False) -> list[int]:
         """Return the prompt as ids, as `prompt` does."""
@@ -154,6 +158,7 @@ class ChatTemplate:
         made.start = len(made.tokens)
         if begun:
             made.tokens += begun.tokens or self._ids_of_answer(begun.content, text)
+        made.stop = (CHATML_END,) if self.text == CHATML else ()
         return made
 
     def _ids_of_template(self, text: str) -> list[int]:
@@ -201,7 +206,7 @@ class ChatTemplate:
     @cached_property
     def dialect(self) -> Dialect:
         """How the model writes answers."""
-        return dialect_with(self._model, self._text or "")
+        return dialect_with(self._model, self.text or "")
 
     @cached_property
     def mark_texts(self) -> dict[int, str]:
@@ -218,19 +223,63 @@ class ChatTemplate:
         """False if the template leaves out the results of tools."""
         return not self._called or "plugh" in self._called
 
+    @property
+    def shows_all_calls(self) -> bool:
+        """False if the template leaves out calls after the first one of an answer, or rejects several calls."""
+        return not self._called or "plover" in self._two_called
+
+    @cached_property
+    def shows_calls_after_text(self) -> bool:
+        """False if the template leaves out the calls of an answer that has a text too."""
+        shown = self._with_calls(self._argument, text="waldo")
+        return not shown or "xyzzy" in shown
+
+    @cached_property
+    def wants_text_arguments(self) -> bool:
+        """True if the template writes the arguments of calls as they are given, so that they must be texts of JSON."""
+        as_object, as_text = (self._with_calls(given) for given in ({"grault": "x"}, '{"grault": "x"}'))
+        return '"grault"' in as_text and ("'grault'" in as_object or "grault" not in as_object)
+
+    @cached_property
+    def shows_late_system(self) -> bool:
+        """False if the template leaves out one of two system messages, of which the second is not the first message."""
+        users = Message("user", "a"), Message("user", "b")
+        shown = self._probe(Message("system", "xyzzy"), users[0], Message("system", "plugh"), users[1])
+        return not shown or ("xyzzy" in shown and "plugh" in shown)
+
     @cached_property
     def _called(self) -> str:
         """A prompt with a call and its result, or nothing if the template rejects it."""
-        function = {"name": "xyzzy", "arguments": {}}
-        call = json.dumps({"tool_calls": [{"id": "call00000", "type": "function", "function": function}]})
-        result = Message("tool", "plugh", extra=json.dumps({"tool_call_id": "call00000", "name": "xyzzy"}))
-        return self._probe(Message("user", "a"), Message("assistant", "", extra=call), result)
+        return self._with_calls(self._argument)
+
+    @cached_property
+    def _two_called(self) -> str:
+        """The same with two calls and their results."""
+        return self._with_calls(self._argument, self._argument)
+
+    @property
+    def _argument(self) -> Any:
+        return '{"grault": "x"}' if self.wants_text_arguments else {"grault": "x"}
+
+    def _with_calls(self, *arguments: Any, text: str = "") -> str:
+        """Return a prompt with a text, calls of functions and their results; "" if the template rejects it."""
+        names = dict(zip(("xyzzy", "plover"), arguments, strict=False))
+        calls = [
+            {"id": f"call{number:05}", "type": "function", "function": {"name": name, "arguments": given}}
+            for number, (name, given) in enumerate(names.items())
+        ]
+        results = [
+            Message("tool", "plugh", extra=json.dumps({"tool_call_id": f"call{number:05}", "name": name}))
+            for number, name in enumerate(names)
+        ]
+        answer = Message("assistant", text, extra=json.dumps({"tool_calls": calls}))
+        return self._probe(Message("user", "a"), answer, *results)
 
     @cached_property
     def _takes_parts(self) -> bool:
         """True if the template leaves out contents that are not lists of parts, as some do that know images."""
         text = "xyzzy"
-        if self._text is None or "type" not in self._text or text in self._probe(Message("user", text), in_parts=False):
+        if self.text is None or "type" not in self.text or text in self._probe(Message("user", text), in_parts=False):
             return False
         return text in self._probe(Message("user", text), in_parts=True)
 
@@ -262,71 +311,6 @@ class ChatTemplate:
             return self._render(messages, str, in_parts=in_parts)
         except UsageError:
             return ""
-
-
-def tokenize_leniently(
-    template: ChatTemplate,
-    model: Model,
-    messages: Sequence[Message],
-    note: Callable[[str], None],
-    *,
-    special: bool,
-    plain: ChatTemplate | None = None,
-    told: Sequence[Message] = (),
-) -> tuple[Prompted, tuple[str, ...]]:
-    """Tokenize a conversation even if the template rejects it. Also return strings that must end the answer, beyond the
-    model's end tokens.
-
-    Rejections are reported to `note`. Then messages are merged so that user and assistant alternate. If the template
-    rejects the merged messages too, it gets no tools (`plain`), but messages that describe tools and calls as text
-    (`told`). At last, ChatML replaces it. Raises UsageError if the template exceeds a limit: the model would not know
-    the other format, and a shorter conversation may be within the limit. An image that cannot be read is an error, too.
-    """
-    for message in messages:
-        for image in message.images:
-            template.see(image)
-    try:
-        return template.prompt(messages, special=special), ()
-    except UsageError as error:
-        if isinstance(error.__cause__, TemplateFailedError) and error.__cause__.failed == "limit":
-            raise
-        refusal = error.why or error.what
-    attempts = [(template, merged, "messages were merged") for merged in _merged(messages)]
-    if plain is not None:
-        attempts += [(plain, each, "tools and calls are described as text") for each in (list(told), *_merged(told))]
-    for form, changed, how in attempts:
-        with suppress(UsageError):
-            prompt = form.prompt(changed, special=special)
-            note(f"the chat template rejects these messages ({refusal}): {how}")
-            return prompt, ()
-    note(f"the chat template cannot be used ({refusal}): using ChatML instead")
-    return ChatTemplate(model, CHATML, template.see).prompt(told or messages, special=special), (CHATML_END,)
-
-
-def _merged(messages: Sequence[Message]) -> Iterator[list[Message]]:
-    """Yield other forms of messages: most templates accept a system prompt, but many only as the first message."""
-    for n_kept in (1, 0):
-        merged = _taking_turns(messages, n_kept)
-        if merged != list(messages):
-            yield merged
-
-
-def _taking_turns(messages: Sequence[Message], n_kept: int) -> list[Message]:
-    """Return messages in which no two of the user, and no two of the assistant, follow each other.
-
-    System messages after the first `n_kept` messages become the user's, since few templates have a place for them.
-    Messages with tool calls or results stay as they are.
-    """
-    turns: list[Message] = []
-    for index, message in enumerate(messages):
-        if message.role == "system" and index >= n_kept:
-            message = replace(message, role="user")
-        can_join = message.role in ("user", "assistant") and not message.extra
-        if can_join and turns and turns[-1].role == message.role and not turns[-1].extra:
-            turns[-1] = replace(joined((turns[-1], message), "\n\n"), tokens=())
-        else:
-            turns.append(message)
-    return turns
 
 
 def _without_blanks(text: str) -> str:

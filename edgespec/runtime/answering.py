@@ -246,15 +246,11 @@ class Answering(Loop):
         is_text = is_constrained and not isinstance(constraint, Reasoning)
         if not request.messages or request.raw_marks or request.reference or is_text:
             return {}, None
-        template, begun = self._loaded.template, prompt.tokens[prompt.start :]
+        template = self._loaded.template.given(request.template)
+        opened, begun = template.dialect.opened(self._before(prompt)), self._text_of(prompt.tokens[prompt.start :])
         schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
         hides = is_constrained and not request.must_call
-        plain = PlainText(template.dialect, self._opened(prompt), self._text_of(begun), schemas, hides=hides)
-        return template.mark_texts, plain
-
-    def _opened(self, prompt: Prompt) -> str | None:
-        """Return what a prompt has begun of the answer, as `Dialect.opened` does."""
-        return self._loaded.template.dialect.opened(self._before(prompt))
+        return template.mark_texts, PlainText(template.dialect, opened, begun, schemas, hides=hides)
 
     def _before(self, prompt: Prompt) -> str:
         """Return the end of the text before an answer."""
@@ -290,12 +286,14 @@ class Answering(Loop):
         most = request.reasoning_budget if 0 <= request.reasoning_budget < limit else None
         if request.reference or (after is not None and not request.messages) or (after is None and most is None):
             return whole
-        template, dialect = self._loaded.template, self._loaded.template.dialect
+        template = self._loaded.template.given(request.template)
+        dialect = template.dialect
         calls = bool(request.must_call)
         frame = Frame.of(dialect, calls=calls)
         if frame is None:
             return whole
-        before, opened = self._before(prompt), self._opened(prompt)
+        before = self._before(prompt)
+        opened = dialect.opened(before)
         is_open = opened is not None and (
             dialect.messages is None or (bool(frame.open) and opened.endswith(frame.open))
         )

@@ -59,7 +59,12 @@ class EmbeddingRuntime(Backend):
         self.settings = settings
         self.notes: list[str] = []
         header = check_model(resolve(settings.model).path, embeds=True)
-        for what, named in (("draft model", settings.draft_model), ("projector", settings.mmproj)):
+        for what, named in (
+            ("draft model", settings.draft_model),
+            ("projector", settings.mmproj),
+            ("chat template", settings.chat_template),
+            ("chat template", settings.chat_template_file),
+        ):
             if named not in (None, AUTO_DRAFT):
                 self.note(f"{what} {named} is not used: {header.path.name} does not generate text")
         adapters = parse_adapters(settings.lora)

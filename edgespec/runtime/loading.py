@@ -19,6 +19,7 @@ from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError, Usa
 from edgespec.events import Progress
 from edgespec.files.paths import models_dir
 from edgespec.gguf_file.adapters import check_adapter, parse_adapters
+from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.head_check import (
     NETWORKS,
     check_draft_file,
@@ -136,6 +137,7 @@ class ModelSession(Closable):
         settings, progress, note = self._settings, self._progress, self._note
         found = resolve(settings.model)
         header = check_model(found.path)
+        templates = chat_templates(header, settings.chat_template, settings.chat_template_file)
         projector = projector_file(settings.mmproj, header, note)
         adapters = parse_adapters(settings.lora)
         adapter_headers = tuple(check_adapter(adapter.path, header) for adapter in adapters)
@@ -182,7 +184,7 @@ class ModelSession(Closable):
         self.context.adapters = self.adapters.every  # an answer may use any of them
         name = self.model.path.name if is_path(settings.model) else settings.model
         self.vision = Vision(projector, self.context, name, named=settings.mmproj is not None)
-        self.template = ChatTemplate(self.model, see=self.vision.see)
+        self.template = ChatTemplate(self.model, templates.default, self.vision.see, templates.tool_use)
         self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
         self.context.adapters = self.adapters.default
         why_not = self._why_plain() if drafts else ""

@@ -6,17 +6,28 @@ import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from edgespec.dialects.calls import Schemas, tool_schemas
 from edgespec.dialects.grammar import bare_schema, call_grammar
 from edgespec.dialects.history import as_sent
 from edgespec.errors import ImageError, PromptTooLongError, UsageError
 from edgespec.files.images import size_of_image
+from edgespec.gguf_file.chat_templates import CHATML
 from edgespec.llama.constraint import constraint_notes
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
-from edgespec.llama.template import ChatTemplate, tokenize_leniently
+from edgespec.llama.template import ChatTemplate
+from edgespec.runtime.adapting import (
+    Talk,
+    adapted,
+    named,
+    one_call_each,
+    text_apart,
+    with_late_system,
+    with_text_arguments,
+)
 from edgespec.runtime.described import calls, described, with_calls
 from edgespec.settings import Message, Request
 
@@ -26,6 +37,7 @@ MOST_PIXELS = 512_000_000  # of all images of a prompt
 LONGEST_TOKEN = 512  # characters; some vocabularies have a token of 128 blanks
 USUAL_TOKEN = 4  # characters
 SWITCH = "enable_thinking"  # the variable of chat templates that switches reasoning on and off
+Made = TypeVar("Made")
 ANSWER_ROOM = 256  # tokens for an answer in the context size that an error suggests
 
 
@@ -70,7 +82,7 @@ class Prompts:
         no grammar describes that."""
         if not request.must_call:
             return request
-        template, tools = self._template, called_tools(request)
+        template, tools = self._template.given(request.template), called_tools(request)
         if grammar := call_grammar(template.dialect, tools, template.mark_texts):
             return replace(request, grammar=grammar)
         return replace(request, json_schema=bare_schema(tools))
@@ -110,8 +122,7 @@ class Prompts:
 
     def render(self, request: Request) -> str:
         """Return the messages of a request as the chat template writes them. Raises UsageError."""
-        template, messages = self._asked(request)
-        return template.render(messages)
+        return self._made(request, ChatTemplate.render)
 
     def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Return a text of any length as ids."""
@@ -127,11 +138,8 @@ class Prompts:
     def _arguments(self, request: Request) -> dict[str, Any]:
         """Return the arguments for the template. A request without reasoning switches it off there."""
         given: dict[str, Any] = json.loads(request.template or "{}")
-        is_off = request.reasoning_budget == 0 and self._template.has(SWITCH)
+        is_off = request.reasoning_budget == 0 and self._template.given(request.template).has(SWITCH)
         return given | ({SWITCH: False} if is_off else {})
-
-    def _given(self, arguments: Mapping[str, Any]) -> ChatTemplate:
-        return self._template.given(json.dumps(arguments) if arguments else "")
 
     def tokenized(self, request: Request) -> Prompt:
         """Return the prompt of a request, which may be empty or longer than the context."""
@@ -141,28 +149,67 @@ class Prompts:
         self._check_images(request)
         if not request.messages:
             return _completed(self._model.tokenize(request.prompt, add_special=True, parse_special=special))
-        template, messages = self._asked(request)
-        if not request.lenient:
-            prompt = template.prompt(messages, special=special)
-            return Prompt(prompt.tokens, images=prompt.images, start=prompt.start)
-        arguments = self._arguments(request)
-        sent = as_sent(request.messages, self._template.dialect)
-        told = described(sent, arguments.pop("tools", None) or ())
-        plain = self._given(arguments) if told != tuple(messages) else None
-        prompt, stop = tokenize_leniently(
-            template, self._model, messages, self._note, special=special, plain=plain, told=told
-        )
-        return Prompt(prompt.tokens, stop, prompt.images, prompt.start)
+        prompt = self._made(request, partial(ChatTemplate.prompt, special=special))
+        return Prompt(prompt.tokens, prompt.stop, prompt.images, prompt.start)
 
-    def _asked(self, request: Request) -> tuple[ChatTemplate, tuple[Message, ...]]:
-        """Return the template with the arguments of a request, and messages that it shows: tools, calls and results for
-        which it has no place are described as text."""
-        arguments, messages = self._arguments(request), as_sent(request.messages, self._template.dialect)
-        template = self._given(arguments)
+    def _made(self, request: Request, make: Callable[[ChatTemplate, Sequence[Message]], Made]) -> Made:
+        """Return what `make` makes of the messages of a request. If the template rejects them, a lenient request adapts
+        them. Raises UsageError."""
+        base = self._base(request)
+        messages = as_sent(request.messages, base.given(request.template).dialect)
+        talk = Talk(messages, self._arguments(request))
+
+        def attempt(talk: Talk) -> Made:
+            return make(*self._asked(base, talk))
+
+        try:
+            return attempt(talk)
+        except UsageError as error:
+            refusal = error
+        if request.lenient:
+            tools = talk.arguments.get("tools") or ()
+            without = {name: value for name, value in talk.arguments.items() if name != "tools"}
+            told = Talk(described(talk.messages, tools), without)
+            found = adapted(talk, told, attempt, refusal, self._note)
+            if found is not None:
+                return found[0]
+
+        def rendered(part: Sequence[Message]) -> str:
+            """Render messages of which the last one is no answer to continue."""
+            return ChatTemplate.render(*self._asked(base, replace(talk, messages=tuple(part))))
+
+        raise named(talk.messages, refusal, rendered)
+
+    def _base(self, request: Request) -> ChatTemplate:
+        """Return the chat template. A model without one gets ChatML if the request is lenient."""
+        if self._template.text is not None or not request.lenient:
+            return self._template
+        self._note(f"{self._model.path.name} has no chat template: using ChatML instead")
+        return self._chatml
+
+    @cached_property
+    def _chatml(self) -> ChatTemplate:
+        return ChatTemplate(self._model, CHATML, self._template.see)
+
+    def _asked(self, base: ChatTemplate, talk: Talk) -> tuple[ChatTemplate, tuple[Message, ...]]:
+        """Return the template with its arguments, and messages in the form in which it shows them: tools, calls and
+        results for which it has no place are described as text."""
+        arguments, messages = talk.arguments, talk.messages
+        template = base.given(json.dumps(arguments) if arguments else "")
+        if not template.shows_late_system and (changed := with_late_system(messages)) != messages:
+            self._note("later system messages become the user's: the chat template leaves them out")
+            messages = changed
         if not template.has("tools"):
             return template, described(messages, arguments.get("tools") or ())
-        if any(map(calls, messages)) and not template.shows_calls:
-            messages = tuple(map(with_calls, messages))
+        if any(map(calls, messages)):
+            if not template.shows_calls:
+                messages = tuple(map(with_calls, messages))
+            elif template.wants_text_arguments:
+                messages = with_text_arguments(messages)
+            if not template.shows_calls_after_text:
+                messages = text_apart(messages)
+            if not template.shows_all_calls:
+                messages = one_call_each(messages)
         if any(message.role == "tool" for message in messages) and not template.shows_results:
             messages = described(messages, ())
         return template, messages

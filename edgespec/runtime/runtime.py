@@ -68,7 +68,7 @@ class Runtime(Backend):
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
         self.loop = Answering(loaded, self.note, self._progress)
-        self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self.note)
+        self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self._note_request)
         self.kept_states = KeptStates(loaded.engine)
         self.own_settings: Mapping[str, Any] = own_settings(settings.model)
         self._async: AsyncAnswers | None = None
@@ -99,6 +99,11 @@ class Runtime(Backend):
         if text not in self.notes:
             self.notes.append(text)
 
+    def _note_request(self, text: str) -> None:
+        """Add a message about a request, of which a server receives any number."""
+        if len(self.notes) < MOST_NOTES:
+            self.note(text)
+
     def close(self) -> None:
         """End the current answers, and free models and caches; safe to call twice. Raises UsageError when called from
         within one of their steps."""
@@ -117,7 +122,7 @@ class Runtime(Backend):
 
     @property
     def has_chat_template(self) -> bool:
-        return self.model.chat_template is not None
+        return self._loaded.template.text is not None
 
     def describe(self) -> dict[str, Any]:
         """Return what is loaded, as plain data."""
@@ -314,8 +319,7 @@ class Runtime(Backend):
         def checked() -> Prepared:
             matcher = self._compiled(request, cancel)
             for note in request_notes(request):
-                if len(self.notes) < MOST_NOTES:  # a server receives any number of schemas
-                    self.note(note)
+                self._note_request(note)
             return request, self.prompts.of(request), matcher
 
         return attempted(checked)

@@ -148,7 +148,7 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
                     request.scope["record"] |= {"model": call.model, "stream": call.stream}
                     request.scope["record"] |= {"notes": call.notes} if call.notes else {}
                     if call.dialect is not None and (call.dialect.reasoning or call.dialect.messages):
-                        call.opened = await model.opened(call.requests[0])
+                        call.opened = await model.opened(call.requests[0], call.dialect)
                     with server.pool.submit(model, call.requests) as events:
                         async with aclosing(server.pieces(request, call, events)) as found:
                             yield style(call, body), found

@@ -62,7 +62,7 @@ def tokenizer_info(model: Served) -> dict[str, Any]:
     texts = {
         name: None if id is None else model.token_bytes(id).decode("utf-8", "replace") for name, id in ends.items()
     }
-    return texts | {"chat_template": model.template or None, "model_max_length": model.n_ctx}
+    return texts | {"chat_template": model.templates.default or None, "model_max_length": model.n_ctx}
 
 
 async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
@@ -145,7 +145,8 @@ def props(place: Place) -> dict[str, Any]:
         "default_generation_settings": {"n_ctx": served.n_ctx, "params": params},
         "total_slots": served.n_slots,
         "model_path": Path(served.about["model"]).name,
-        "chat_template": served.template,
+        "chat_template": served.templates.default,
+        **({"chat_template_tool_use": served.templates.tool_use} if served.templates.tool_use else {}),
         "modalities": {"vision": bool(about["projector"]), "audio": False},
         "edgespec": about,
     }

@@ -11,6 +11,7 @@ from typing import Any
 
 from edgespec.batch.row import finite
 from edgespec.errors import EdgespecError
+from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import RANK, pooling_of
@@ -71,16 +72,17 @@ def shown(place: Place) -> dict[str, Any]:
     model = local_model(place.offer.settings.model, embeds=True)
     header = model.header
     assert header is not None  # local_model reads it
-    template = str(header.metadata.get("tokenizer.chat_template", ""))
+    settings = place.offer.settings
+    templates = chat_templates(header, settings.chat_template, settings.chat_template_file)
     system, parameters = place.offer.system, _parameters(place)
     return {
         "modelfile": "\n".join([f"# {place.offer.name}", *_modelfile(system, parameters)]) + "\n",
         "parameters": "\n".join(f"{name:30} {value}" for name, value in parameters.items()),
-        "template": template,
+        "template": templates.default,
         "system": system,
         "details": _details(model),
         "model_info": _metadata(header),
-        "capabilities": _capabilities(header, template, sees=_sees(place, header)),
+        "capabilities": _capabilities(header, templates.default, sees=_sees(place, header)),
         "modified_at": iso(model.modified_s or 0),
     }
 

@@ -55,7 +55,9 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
     if refuses_reasoning(fields):
         what.setdefault("reasoning_budget", 0)
-    tools, arguments = take_tools(fields), take_arguments(fields, model.template)
+    tools = take_tools(fields)
+    has_tools = bool(tools.functions)
+    arguments = take_arguments(fields, model.templates.of(has_tools=has_tools))
     messages = tuple(messages) or chat_messages(fields.take("messages"))
     messages = with_system(messages, model.system if fields.flag("add_system_prompt", True) else "")
     check_count(messages, model.n_ctx)

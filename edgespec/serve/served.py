@@ -12,11 +12,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
+from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.history import as_sent
 from edgespec.dialects.templates import dialect_with, mark_texts
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.adapters import parse_adapters
+from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.worker import NoReplyError, Worker
@@ -57,35 +59,43 @@ class Served:
         self.n_open = 0
         self.notes_of_loading = [*worker.notes]
         paths = {role: self.about[role] for role in ("model", "draft_model", "projector") if self.about[role]}
+        paths |= {"chat_template": str(Path(file).expanduser())} if (file := self.settings.chat_template_file) else {}
         paths |= {f"adapter {each.name}": each.path for each in parse_adapters(self.settings.lora)}
         self.files = {role: file_facts(Path(path)) for role, path in paths.items()}  # as they were loaded
         # A vocabulary in this process: the worker may be busy.
         self.vocabulary = vocabulary = worker.open_vocabulary()
         self.token_bytes = partial(vocabulary.token_bytes, special=True)
-        self.template = str(read_header(self.about["model"]).metadata.get("tokenizer.chat_template", ""))
+        header = read_header(self.about["model"])
+        self.templates = chat_templates(header, self.settings.chat_template, self.settings.chat_template_file)
         # Here and not later, since a hostile template takes seconds.
-        self.dialect = dialect_with(vocabulary, self.template)
+        both = (self.templates.of(has_tools=has_tools) for has_tools in (False, True))
+        self._dialects = [dialect_with(vocabulary, template) for template in both]
         self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
         self._is_closed = False
         self._n_noted = 0
 
+    def dialect(self, *, has_tools: bool) -> Dialect:
+        """Return the dialect of answers to requests with or without tools."""
+        return self._dialects[has_tools]
+
     @cached_property
     def mark_texts(self) -> dict[int, str]:
-        """The texts of the control tokens in the marks of the dialect, by their ids."""
-        return mark_texts(self.dialect, self.vocabulary)
+        """The texts of the control tokens in the marks of the dialects, by their ids."""
+        one, other = (mark_texts(dialect, self.vocabulary) for dialect in self._dialects)
+        return one | other
 
-    async def opened(self, request: Request) -> str | None:
-        """Return what the prompt of a request has begun of the answer, as `Dialect.opened`."""
-        last = as_sent(request.messages[-1:], self.dialect)[0]
+    async def opened(self, request: Request, dialect: Dialect) -> str | None:
+        """Return what the prompt of a request has begun of the answer in a dialect, as `Dialect.opened`."""
+        last = as_sent(request.messages[-1:], dialect)[0]
         begun = last.content if last.role == "assistant" else ""
         given = replace(request, messages=request.messages[:-1]) if last.role == "assistant" else request
         try:
             prompt = await self.ask(lambda worker: worker.render(given))
         except UsageError:  # the template rejects these messages: others are sent
             return None
-        return self.dialect.opened(prompt, begun)
+        return dialect.opened(prompt, begun)
 
     @property
     def n_ctx(self) -> int:

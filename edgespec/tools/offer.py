@@ -14,8 +14,9 @@ from edgespec.dialects.forms import format_of
 from edgespec.dialects.templates import dialect_of
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
+from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import read_header
-from edgespec.settings import Message, Request
+from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream, without_thinking
 from edgespec.tools.results import ToolResult
 from edgespec.tools.toolbox import Toolbox
@@ -34,6 +35,8 @@ _PROBE = {
 class ToolModel(Protocol):
     """A model on this machine: a Runtime or a Worker."""
 
+    @property
+    def settings(self) -> LoadSettings: ...
     def describe(self) -> dict[str, Any]: ...
     def render(self, request: Request) -> str: ...
 
@@ -56,7 +59,8 @@ class Style:
 
 def style_of(model: ToolModel) -> Style | None:
     """Return how a model calls tools; None if its chat template does not know tools."""
-    template = str(read_header(model.describe()["model"]).metadata.get("tokenizer.chat_template", ""))
+    header, settings = read_header(model.describe()["model"]), model.settings
+    template = chat_templates(header, settings.chat_template, settings.chat_template_file).of(has_tools=True)
     if "tools" not in template:
         return None
     dialect = dialect_of(template)

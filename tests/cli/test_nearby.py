@@ -19,6 +19,7 @@ from edgespec.cli.setup.nearby import Loaded, build, private_folder, server_with
 from edgespec.cli.setup.presence import Presence
 from edgespec.errors import UsageError
 from edgespec.files.paths import file_facts
+from edgespec.gguf_file.chat_templates import ChatTemplates
 from edgespec.models.names.source import NAMES
 from edgespec.serve.pool import Offer, Place
 from edgespec.settings import LoadSettings, Request
@@ -35,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def place(settings: LoadSettings, idle_s: float | None = None) -> Any:
     """Return a loaded model of a pool."""
-    served = Mock(about={"exact": True}, notes_of_loading=["a note"], template="{{ x }}")
+    served = Mock(about={"exact": True}, notes_of_loading=["a note"], templates=ChatTemplates("{{ x }}"))
     served.files = {"model": file_facts(TARGET), "draft_model": file_facts(DRAFT)}
     return Place(Offer("demo", settings, Request(), idle_s), served)
 
@@ -207,6 +208,8 @@ def test_models_that_give_the_same_texts(theirs: dict[str, Any], wanted: dict[st
         {"rpc": ("a:1",)},
         {"lora": ("/a.gguf",)},
         {"mmproj": "none"},
+        {"chat_template": "chatml"},
+        {"chat_template_file": "/a.jinja"},
         {"threads": 2},
         {"spec_type": "suffix"},
         {"pace": "fixed:2"},

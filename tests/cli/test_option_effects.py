@@ -142,6 +142,7 @@ def reached(command: str, args: list[str], home: Path) -> Mapping[str, Any]:
     seams, always = SEAMS[command]
     home.mkdir(exist_ok=True)
     (home / "rows.jsonl").write_text('{"prompt": "hello"}\n')
+    (home / "a.jinja").write_text("{{ messages }}")
     for adapter in ("a.gguf", "b.gguf"):
         (home / adapter).symlink_to(resolve("demo").path)
     with ExitStack() as stack:
@@ -155,7 +156,7 @@ def reached(command: str, args: list[str], home: Path) -> Mapping[str, Any]:
 
 HANDED = {name for name, *_ in LANDS}
 """The options for models and requests."""
-APART = {"grammar", "regex", "cpu_moe", "strict", "spec_type"}
+APART = {"grammar", "regex", "cpu_moe", "strict", "spec_type", "chat_template_file"}
 """Options that exclude others: each is tried alone."""
 CHECKED: dict[str, tuple[list[str], Any]] = {
     "model": (["-m", "demo"], "demo"),

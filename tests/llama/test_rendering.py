@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import edgespec
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama import rendering
 from edgespec.llama.rendering import Renderer, TemplateFailedError
+from edgespec.llama.template import OTHERS
 from edgespec.settings import Message, Request
 
 QUESTION = {"role": "user", "content": "hello"}
@@ -184,6 +186,20 @@ def test_templates_have_what_transformers_gives_them(small: Renderer) -> None:
     assert reason(small, "{{ raise_exception('only one') }}") == ("render", "only one")
 
 
+def test_templates_may_change_lists_and_objects_of_a_prompt(small: Renderer) -> None:
+    template = "{% set _ = l.append(3), l.pop(0), o.update({'b': l}), o.pop('a') %}{{ o }}{{ l | length }}"
+    for _ in range(2):
+        assert small.render(template, {"l": [1, 2], "o": {"a": 1}}) == "{'b': [2, 3]}2"
+    assert reason(small, "{{ l.__class__.mro() }}")[0] == "render"
+
+
+def test_templates_get_the_date_of_today_unless_another_one_is_given(small: Renderer) -> None:
+    template = "{{ date_string }}|{{ datetime }}|{{ current_date }}"
+    before, shown, after = datetime.now(), small.render(template, {}), datetime.now()
+    assert shown in [f"{day:%d %b %Y}|{day:%b %d %Y}|{day:%Y-%m-%d}" for day in (before, after)]
+    assert small.render("{{ date_string }}", {"date_string": "26 Jul 2024"}) == "26 Jul 2024"
+
+
 def test_any_text_passes_as_it_is(small: Renderer) -> None:
     text = "\ud800 \u2028\n\x00 \U0001f600 </s> {{ 1 }} \ue000"
     assert small.render("{{ text }}", {"text": text}) == text
@@ -202,7 +218,7 @@ def test_a_model_with_such_a_template_still_continues_plain_prompts(
                 llm.tokenize(Request(messages=messages, lenient=lenient))
             assert str(refused.value) == (
                 "the chat template of bomb.gguf exceeds a limit: it takes more than 67.1 MB of memory to render\n"
-                "  use --raw"
+                f"  {OTHERS}"
             )
         assert len(list(llm.generate("hello", max_tokens=2))) == 3
         assert llm.describe()["opens_thinking"] is False

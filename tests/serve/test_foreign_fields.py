@@ -12,6 +12,7 @@ from serving import Serving, posted
 
 from edgespec.dialects.calls import ToolCall, ToolParser
 from edgespec.dialects.forms import TAGS
+from edgespec.gguf_file.chat_templates import ChatTemplates
 from edgespec.serve.openai import chat_call
 
 CHAT, TEXT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"
@@ -182,7 +183,7 @@ def test_an_answer_without_reasoning_needs_no_switch_in_the_template(templated: 
     text, reasoning = said(templated, **asked)
     assert (reasoning, "</think>" in text) == ("", False)
     model = copy(templated.served)
-    model.template = "{{ messages[0].content }}<think>\n"
+    model.templates = ChatTemplates("{{ messages[0].content }}<think>\n")
     call = chat_call({"messages": HELLO, **asked}, model)
     assert (call.requests[0].reasoning_budget, call.notes) == (0, [])
 

@@ -32,6 +32,7 @@ from edgespec.batch.known import (
     check,
 )
 from edgespec.batch.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
+from edgespec.gguf_file.chat_templates import ChatTemplates
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.completion import completion_call, infill_call
@@ -622,7 +623,8 @@ def model(templated: Serving) -> Served:
     """A model that fills gaps, and whose template reads tools, so that ids of calls and the like are part of its
     prompt."""
     changed = copy(templated.served)
-    changed.template = "{{ tools }}{{ enable_thinking }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    template = "{{ tools }}{{ enable_thinking }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    changed.templates = ChatTemplates(template)
     return changed
 
 

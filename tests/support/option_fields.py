@@ -30,6 +30,8 @@ LANDS = [
     ("pace", ["--pace", "fixed:5"], "load.pace", "fixed:5"),
     ("mmproj", ["-mm", "p.gguf"], "load.mmproj", "p.gguf"),
     ("mmproj", ["--mmproj", "none"], "load.mmproj", "none"),
+    ("chat_template", ["--chat-template", "chatml"], "load.chat_template", "chatml"),
+    ("chat_template_file", ["--chat-template-file", "a.jinja"], "load.chat_template_file", "a.jinja"),
     ("ctx_size", ["-c", "512"], "load.ctx_size", 512),
     ("ctx_size", ["--ctx-size", "512"], "load.ctx_size", 512),
     ("threads", ["-t", "3"], "load.threads", 3),

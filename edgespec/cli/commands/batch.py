@@ -42,6 +42,7 @@ from edgespec.cli.setup.servers import OVER, check_options, check_over, open_nod
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import LoadingStoppedError
@@ -195,7 +196,7 @@ def _here(call: Call) -> Iterator[_Model]:
     check_rule(settings, values["verify"])
     found = resolve(settings.model)
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
-    has_template = "tokenizer.chat_template" in header.metadata
+    has_template = bool(chat_templates(header, settings.chat_template, settings.chat_template_file).default)
     depend_on = of_model(header, settings)
     open_model: Callable[[CancelFlag], OpenModel] = partial(ReopenedModel, settings, asked, output)
     if values["over"]:

@@ -49,9 +49,16 @@ def show(model: str, template: bool) -> None:
     output.facts(
         [(label, text or "-") for label, text in [*_rows(found, header), *_catalogue_rows(model), *_near_rows(header)]]
     )
-    text = header.metadata.get("tokenizer.chat_template")
-    if template and text:
-        output.line(f"\n{text}")
+    for name, text in _templates(header) if template else ():
+        output.line(f"\n{{# {name} #}}\n{text}" if name else f"\n{text}")
+
+
+def _templates(header: Header) -> list[tuple[str, str]]:
+    """Return the chat templates of a file by their names, the default one as ""."""
+    from edgespec.gguf_file.chat_templates import chat_templates, named_templates
+
+    default = chat_templates(header).default
+    return [*([("", default)] if default else []), *named_templates(header).items()]
 
 
 def _rows(model: LocalModel, header: Header) -> Rows:
@@ -109,7 +116,8 @@ def _model_rows(header: Header) -> Rows:
         yield "attention", f"{_range(heads)} heads{shared}, {header.head_sizes[0]} numbers each"
     if n_experts := header.number("expert_count"):
         yield "experts", f"{n_experts} in a layer, {header.number('expert_used_count')} used for a token"
-    yield "chat template", "yes" if "tokenizer.chat_template" in header.metadata else "none"
+    names = [name or "default" for name, _ in _templates(header)]
+    yield "chat template", "yes" if names == ["default"] else ", ".join(names) or "none"
     yield "context", f"trained for {header.number('context_length')} tokens"
 
 

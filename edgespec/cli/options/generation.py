@@ -20,6 +20,7 @@ from edgespec.cli.options.types import (
     PACE,
     SPEC_TYPE,
     ConstraintText,
+    FileName,
     Integer,
     ModelSpec,
     Number,
@@ -190,6 +191,15 @@ MODEL = [
     _model(
         "-mm --mmproj", "Projector, with which the model sees images: a GGUF file. none: see no images.", type=Text(),
         metavar="FILE|none", shown="mmproj*.gguf in the model's folder",
+    ),
+    _model(
+        "--chat-template",
+        "Chat template to use: the name of one in the model file ('edgespec show' lists them), or chatml.",
+        type=Text(), metavar="NAME", shown="the model's, and its tool_use for requests with tools", advanced=True,
+    ),
+    _model(
+        "--chat-template-file", "Chat template to use instead of the model's, in Jinja.", type=FileName(),
+        metavar="FILE", advanced=True,
     ),
     CTX_SIZE,
     GPU_LAYERS,

@@ -87,6 +87,18 @@ class ModelSpec(Text):
         return names if incomplete and names else [*names, CompletionItem(incomplete, type="file")]
 
 
+class FileName(Text):
+    """The name of a file. In a configuration file, it is relative to its folder."""
+
+    name = "file"
+
+    def relative_to(self, folder: Path, given: str) -> str:
+        return str(folder / Path(given).expanduser())
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(incomplete, type="file")]
+
+
 class Integer(click.IntRange):
     """A whole number within a range."""
 

@@ -34,6 +34,7 @@ COMPUTING = re.compile("VISIBLE_DEVICES|CPU_VARIANT|^(GGML|LLAMA)_(?!NO_BACKTRAC
 TEXTS = (
     *("exact", "strict", "ctx_size", "cache_type_k", "cache_type_v", "flash_attention"),
     *("gpu_layers", "device", "n_cpu_moe", "cpu_moe", "rpc", "lora", "mmproj"),
+    *("chat_template", "chat_template_file"),
 )
 ANY = ("model", "draft_model", "sequences", "cache_ram", "must_fit")  # models are compared by their files
 PLAIN = {"spec_type": "none", "pace": "off", "spec_draft_n_max": 0}

@@ -159,6 +159,16 @@ def lasting_settings(settings: LoadSettings) -> LoadSettings:
     mmproj = settings.mmproj
     if mmproj not in (None, "none"):
         mmproj = str(Path(mmproj).expanduser().absolute())
+    template = settings.chat_template_file
+    template = template and str(Path(template).expanduser().absolute())
     lora = [f"{each.name}={each.path.absolute()}={each.scale}" for each in parse_adapters(settings.lora)]
     model = lasting(settings.model)
-    return replace(settings, model=model, draft_model=draft, corpus=corpus, mmproj=mmproj, lora=tuple(lora))
+    return replace(
+        settings,
+        model=model,
+        draft_model=draft,
+        corpus=corpus,
+        mmproj=mmproj,
+        chat_template_file=template,
+        lora=(*lora,),
+    )

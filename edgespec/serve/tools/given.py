@@ -196,4 +196,5 @@ def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) 
         return
     if tools.schemas is not None and not is_constrained:
         call.schemas, call.most_calls = tools.schemas, None if tools.parallel else 1
-    call.dialect, call.words, call.is_forced = model.dialect, model.mark_texts, bool(tools.must)
+    call.dialect = model.dialect(has_tools=bool(tools.functions))
+    call.words, call.is_forced = model.mark_texts, bool(tools.must)
