@@ -29,7 +29,8 @@ class BaseScreen(Screen[ScreenResultType]):
         because Textual would close the screen below."""
         if self not in self.app.screen_stack:
             return AwaitComplete()
-        self.pop_until_active()
+        while (above := self.app.screen) is not self:  # Textual would close them later, and another screen now
+            above.dismiss()
         return super().dismiss(result)
 
     def _screen_resized(self, size: Size) -> None:

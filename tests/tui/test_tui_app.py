@@ -975,6 +975,22 @@ def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
     on_new_screen(steps, size=size)
 
 
+def test_a_dialog_is_closed_with_those_above_it_and_only_once() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        results: list[str | None] = []
+        below, above = (ChoiceScreen(name, "", [Choice("a", "a")]) for name in ("below", "above"))
+        for dialog in (below, above):
+            app.push_screen(dialog, results.append)
+        await pilot.pause()
+        below.dismiss("a")
+        below.dismiss("a")
+        await wait_until(pilot, lambda: not app.has_screen_above)
+        await pilot.pause()
+        assert results == [None, "a"]
+
+    on_new_screen(steps)
+
+
 def test_sizes_that_follow_each_other_come_to_rest() -> None:
     """A window is dragged while other messages arrive. Each size must not bring back the one before."""
 

@@ -44,6 +44,7 @@ LIMIT_S = 900 if not MINUTES else 0  # 0: none
 EPISODES, ACTIONS = 6, 200  # of an episode with its own seed
 CHAT_ACTIONS = 1000  # in a terminal; a chat that hangs is noticed when it does not quit
 ACTION_S = 0.05  # for each action in a terminal
+SHOWN = 2000  # characters of what a chat that fails has written at last
 PATIENCE_S = 60.0  # with a chat that does not answer
 CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "20", "--tui", "--offline"]
 
@@ -123,7 +124,7 @@ def test_random_input_to_a_real_terminal_does_not_end_the_chat(tmp_path: Path) -
     is_over = False
     while not is_over:
         with at_terminal(tmp_path, CHAT, EDITOR="true", VISUAL="true") as (program, master):
-            reader, begun = reading(master)
+            reader, begun, written = reading(master)
             assert begun.wait(PATIENCE_S), f"seed {SEED}: the chat did not start after {done} actions"
             last: list[Action] = []
             leaves_at = done + CHAT_ACTIONS
@@ -135,25 +136,27 @@ def test_random_input_to_a_real_terminal_does_not_end_the_chat(tmp_path: Path) -
                 leave(program, master)
             what = f"seed {SEED}: after {done} actions, the last of them {last}"
             with patience(what):  # with 0 also after a click on "Quit": then the chat is started again
-                assert program.wait(PATIENCE_S) == 0, f"{what}\n{logged(tmp_path)}"
-            quits += done < leaves_at and not is_over
+                status = program.wait(PATIENCE_S)
             reader.join(PATIENCE_S)
+            assert status == 0, f"{what}\n{logged(tmp_path)}\n{''.join(written)[-SHOWN:]!r}"
+            quits += done < leaves_at and not is_over
     print(f"{done} actions in a terminal, {quits} of them quit, seed {SEED}")
 
 
-def reading(master: int) -> tuple[threading.Thread, threading.Event]:
-    """Read what the program writes until it ends, in a thread; the event is set when it shows the model."""
-    begun = threading.Event()
+def reading(master: int) -> tuple[threading.Thread, threading.Event, list[str]]:
+    """Read what the program writes until it ends, in a thread, which adds it to the list. The event is set when the
+    program shows the model."""
+    begun, written = threading.Event(), list[str]()
 
     def read() -> None:
         with suppress(AssertionError):
             read_until(master, "tiny")
             begun.set()
-            read_rest(master)
+            written.append(read_rest(master))
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
-    return reader, begun
+    return reader, begun, written
 
 
 def logged(home: Path) -> str:
