@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgespec.dialects.calls import Part, Schemas, ToolParser, begun
+from edgespec.dialects.arriving import begun
+from edgespec.dialects.calls import Part, Schemas, ToolParser
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import format_of
 from edgespec.dialects.messages import MessagesReader, PartsReader
