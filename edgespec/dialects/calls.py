@@ -48,7 +48,7 @@ class ToolCall(AnyCall):
 @dataclass(frozen=True, slots=True)
 class CutCall(AnyCall):
     """A call that has begun but cannot be run, since the answer ended in it, or what follows is not a call. `arguments`
-    are never a complete object. `text` is the part of the answer that has the call."""
+    are never a complete object. `text` is the part of the answer that has the call, with the blanks before it."""
 
     text: str = ""
 
@@ -201,7 +201,7 @@ class _Section:
         except (UnfinishedError, ValueError, RecursionError) as error:
             if self._name:
                 yield from self._piece()
-                begin, self.end = self.end or self.text.start, self.text.at
+                begin, self.end = self.end, self.text.at
                 if isinstance(error, UnfinishedError):
                     self.end = len(self.text.text)
                 yield CutCall(self._name, "".join(self._pieces), text=self.text.text[begin : self.end])
