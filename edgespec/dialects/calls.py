@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from edgespec.dialects.arriving import WAIT, Arriving, Begun, Step, Steps, UnfinishedError, begun
+from edgespec.dialects.source import WAIT, Begun, Source, Step, Steps, UnfinishedError, begun
 
 NAME = re.compile(r"[\w.:/-]{1,128}\Z")
 """Names of tools."""
@@ -56,7 +56,7 @@ class CutCall(AnyCall):
 Part = tuple[Literal["thinking", "answer"], str] | CallPiece | ToolCall | CutCall
 """A part of an answer: reasoning, content, or a call: its pieces, followed by the whole."""
 
-Reader = Callable[[Arriving, Schemas], Steps[None]]
+Reader = Callable[[Source, Schemas], Steps[None]]
 """Reads the calls at the beginning of a text."""
 
 
@@ -108,7 +108,7 @@ class ToolParser:
         if self._section is None:
             self._held += text
         else:
-            self._section.text.text += text
+            self._section.source.text += text
         return self._parts(ended=False)
 
     def end(self) -> list[Read]:
@@ -125,17 +125,17 @@ class ToolParser:
                     break
                 before = len(self._held[:start].rstrip())
                 made += self._text(before)
-                text = Arriving(self._held, start - before)
-                self._section = _Section(text, mark, self._format.read(text, self._schemas), self._n_read)
+                source = Source(self._held, start - before)
+                self._section = _Section(source, mark, self._format.read(source, self._schemas), self._n_read)
             section = self._section
             for part in section.read(ended=ended):
                 made += self._wanted(part)
             if not section.is_over:
                 break
-            self._section, self._held = None, section.text.text[section.end :]
+            self._section, self._held = None, section.source.text[section.end :]
             self._n_read += section.end
             if not section.end:
-                made += self._text(section.text.start + max(1, len(section.mark)))
+                made += self._text(section.source.start + max(1, len(section.mark)))
         return made
 
     def _wanted(self, part: CallPiece | ToolCall | CutCall) -> list[Read]:
@@ -178,10 +178,10 @@ class ToolParser:
 
 class _Section:
     """The calls in a text that begins with `mark`. Once they are over, `end` is that of the last one; 0 without a call.
-    The text has `offset` characters of the answer before it."""
+    The source has `offset` characters of the answer before it."""
 
-    def __init__(self, text: Arriving, mark: str, steps: Steps[None], offset: int) -> None:
-        self.text, self.mark, self.end, self.is_over = text, mark, 0, False
+    def __init__(self, source: Source, mark: str, steps: Steps[None], offset: int) -> None:
+        self.source, self.mark, self.end, self.is_over = source, mark, 0, False
         self._steps, self._offset = steps, offset
         self._name = ""  # of the call that has begun
         self._pieces: list[str] = []
@@ -190,21 +190,21 @@ class _Section:
 
     def read(self, *, ended: bool) -> Iterator[CallPiece | ToolCall | CutCall]:
         """Yield the parts of calls that are certain by now."""
-        self.text.is_over = ended
+        self.source.is_over = ended
         try:
             for step in self._steps:
                 if step is WAIT:
                     yield from self._piece()
                     return
                 yield from self._take(step)
-            self.end = self.text.at
+            self.end = self.source.at
         except (UnfinishedError, ValueError, RecursionError) as error:
             if self._name:
                 yield from self._piece()
-                begin, self.end = self.end, self.text.at
+                begin, self.end = self.end, self.source.at
                 if isinstance(error, UnfinishedError):
-                    self.end = len(self.text.text)
-                yield CutCall(self._name, "".join(self._pieces), text=self.text.text[begin : self.end])
+                    self.end = len(self.source.text)
+                yield CutCall(self._name, "".join(self._pieces), text=self.source.text[begin : self.end])
         yield from self._complete(self.end)
         self.is_over = True
 
@@ -217,9 +217,9 @@ class _Section:
             self._new.append(step)
         else:
             yield from self._piece()
-            span = (self._offset + (self.end or self.text.start), 0)
+            span = (self._offset + (self.end or self.source.start), 0)
             self._last = ToolCall(self._name, "".join(self._pieces), span=span)
-            self._name, self.end = "", self.text.at
+            self._name, self.end = "", self.source.at
 
     def _piece(self) -> Iterator[CallPiece]:
         if text := "".join(self._new):

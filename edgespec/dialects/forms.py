@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from edgespec.dialects.arriving import ENDED, WAIT, Arriving, Begun, Steps, UnfinishedError, after_blanks
 from edgespec.dialects.calls import Format, Schemas
 from edgespec.dialects.dialect import HERMES, Calls
 from edgespec.dialects.literals import gemma_members, python_call
 from edgespec.dialects.objects import known_name, members, object_calls
 from edgespec.dialects.parameters import ParameterMarks, parameters, pattern
+from edgespec.dialects.source import ENDED, WAIT, Begun, Source, Steps, UnfinishedError, after_blanks
 
 
 def format_of(calls: Calls) -> Format:
@@ -44,31 +44,31 @@ class _Form:
         self._opens = parts_of(calls.call[0])
         self._closes = [*parts_of(calls.call[1]), *parts_of(calls.section[1])]
 
-    def __call__(self, text: Arriving, schemas: Schemas) -> Steps[None]:
-        if (yield from text.passed(self._calls.section[0])) and not self._calls.call[0]:
-            text.at = after_blanks(text.text, text.at)
+    def __call__(self, source: Source, schemas: Schemas) -> Steps[None]:
+        if (yield from source.passed(self._calls.section[0])) and not self._calls.call[0]:
+            source.at = after_blanks(source.text, source.at)
         has_mark = False
         for mark in self._opens:
-            has_mark = yield from text.passed(mark)
+            has_mark = yield from source.passed(mark)
         if self.needs_mark and self._opens and not has_mark:
             raise ValueError("no call")
-        yield from self._body(text, schemas)
+        yield from self._body(source, schemas)
         for mark in self._closes:
-            yield from text.passed(mark)
+            yield from source.passed(mark)
 
-    def _body(self, text: Arriving, schemas: Schemas) -> Steps[None]:
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
         raise NotImplementedError
 
 
 class _Objects(_Form):
     """Calls that are objects of JSON, or lists of them."""
 
-    def _body(self, text: Arriving, schemas: Schemas) -> Steps[None]:
-        is_bare = text.at == text.start
-        if (yield from text.visible(_BLANKS)) not in "{[":
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
+        is_bare = source.at == source.start
+        if (yield from source.visible(_BLANKS)) not in "{[":
             raise ValueError("no call")
         is_single = is_bare or ";" in self._calls.between
-        yield from object_calls(text, schemas, self._calls, is_bare=is_bare, is_single=is_single)
+        yield from object_calls(source, schemas, self._calls, is_bare=is_bare, is_single=is_single)
 
 
 _BLANKS = re.compile(r"[ \t\r\n;]*")
@@ -79,15 +79,17 @@ _NAME = re.compile(r"\s*(?:functions\.)?([\w.\-/]+?)(?::\d+)?(?=[^\w.\-/:]|\Z)")
 class _Named(_Form):
     """Calls that are the name of a tool and an object of JSON."""
 
-    def _body(self, text: Arriving, schemas: Schemas) -> Steps[None]:
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
         if self._calls.name[0]:  # after an id
-            found = yield from text.when(lambda arrived, _: _before_mark(arrived, text.at))
-            text.at = found.end()
-            if not (yield from text.passed(self._calls.name[0])):
+            found = yield from source.when(lambda arrived, _: _before_mark(arrived, source.at))
+            source.at = found.end()
+            if not (yield from source.passed(self._calls.name[0])):
                 raise ValueError("no call")
-        name, text.at = yield from text.when(lambda arrived, is_over: self._head(arrived, text.at, schemas, is_over))
+        name, source.at = yield from source.when(
+            lambda arrived, is_over: self._head(arrived, source.at, schemas, is_over)
+        )
         yield Begun(name)
-        yield from members(text)
+        yield from members(source)
         yield "}"
         yield ENDED
 
@@ -137,11 +139,11 @@ class _Tagged(_Form):
         name_end = f"{pattern(calls.name[1])}|" if calls.name[1] else ""
         self._name = re.compile(rf'\s*([^<>\s"]+)\s*(?:{name_end}(?={follows}))')
 
-    def _body(self, text: Arriving, schemas: Schemas) -> Steps[None]:
-        found = yield from text.when(lambda arrived, is_over: self._head(arrived, text.at, schemas, is_over))
-        text.at = found.end()
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
+        found = yield from source.when(lambda arrived, is_over: self._head(arrived, source.at, schemas, is_over))
+        source.at = found.end()
         name = known_name(found[1], schemas)
-        yield from parameters(self._marks, text, name, schemas[name])
+        yield from parameters(self._marks, source, name, schemas[name])
 
     def _head(self, text: str, start: int, schemas: Schemas, is_over: bool) -> re.Match[str]:
         if (found := self._name.match(text, start)) is not None:
@@ -152,26 +154,26 @@ class _Tagged(_Form):
 class _Python(_Form):
     """Calls that are a list of calls in Python."""
 
-    def _body(self, text: Arriving, schemas: Schemas) -> Steps[None]:
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
         is_another = True
         while is_another:
-            yield from python_call(text, schemas)
-            is_another = yield from text.passed(",")
+            yield from python_call(source, schemas)
+            is_another = yield from source.passed(",")
 
 
 class _Gemma(_Form):
     """Calls of Gemma 4: a name and an object whose texts stand between marks."""
 
-    def _body(self, text: Arriving, schemas: Schemas) -> Steps[None]:
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
         def head(arrived: str, is_over: bool) -> int:
-            if (brace := arrived.find("{", text.at)) >= 0:
+            if (brace := arrived.find("{", source.at)) >= 0:
                 return brace
-            raise UnfinishedError if not is_over and _may_name(arrived[text.at :], schemas) else ValueError("no call")
+            raise UnfinishedError if not is_over and _may_name(arrived[source.at :], schemas) else ValueError("no call")
 
-        brace = yield from text.when(head)
-        name, text.at = known_name(text.text[text.at : brace].strip(), schemas), brace
+        brace = yield from source.when(head)
+        name, source.at = known_name(source.text[source.at : brace].strip(), schemas), brace
         yield Begun(name)
-        yield from gemma_members(text)
+        yield from gemma_members(source)
         yield "}"
         yield ENDED
 
@@ -182,18 +184,18 @@ class _Either(_Form):
     def __init__(self, one: _Form, other: _Form) -> None:
         self._forms = (one, other)
 
-    def __call__(self, text: Arriving, schemas: Schemas) -> Steps[None]:
+    def __call__(self, source: Source, schemas: Schemas) -> Steps[None]:
         one, other = self._forms
         has_begun = False
         try:
-            for step in one(text, schemas):
+            for step in one(source, schemas):
                 has_begun |= isinstance(step, Begun)
                 yield step
         except (UnfinishedError, ValueError):
             if has_begun:
                 raise
-            text.at = text.start
-            yield from other(text, schemas)
+            source.at = source.start
+            yield from other(source, schemas)
 
 
 class Arguments:
@@ -202,13 +204,13 @@ class Arguments:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __call__(self, text: Arriving, schemas: Schemas) -> Steps[None]:
-        if (yield from text.visible()) != "{":
+    def __call__(self, source: Source, schemas: Schemas) -> Steps[None]:
+        if (yield from source.visible()) != "{":
             raise ValueError("no call")
         yield Begun(known_name(self._name, schemas))
-        yield from members(text)
-        while not text.text[text.at :].strip():
-            if text.is_over:
+        yield from members(source)
+        while not source.text[source.at :].strip():
+            if source.is_over:
                 yield "}"
                 yield ENDED
                 return

@@ -7,9 +7,9 @@ import re
 import warnings
 from typing import Any
 
-from edgespec.dialects.arriving import ENDED, Arriving, Begun, Steps, UnfinishedError, begun
 from edgespec.dialects.calls import Schemas
 from edgespec.dialects.objects import as_json, known_name, loads, quoted
+from edgespec.dialects.source import ENDED, Begun, Source, Steps, UnfinishedError, begun
 from edgespec.text.strict_json import MAX_DEPTH
 
 # --- Python -----------------------------------------------------------------------------------------------------------
@@ -23,33 +23,33 @@ _ESCAPE = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA
 _WORDS = {"True": True, "False": False, "None": None, "true": True, "false": False, "null": None}
 
 
-def python_call(text: Arriving, schemas: Schemas) -> Steps[None]:
+def python_call(source: Source, schemas: Schemas) -> Steps[None]:
     """Read a call with keywords."""
 
     def head(arrived: str, is_over: bool) -> re.Match[str]:
-        if (found := _CALLED.match(arrived, text.at)) is not None:
+        if (found := _CALLED.match(arrived, source.at)) is not None:
             return found
-        raise UnfinishedError if _NAME.fullmatch(arrived, text.at) and not is_over else ValueError("no call")
+        raise UnfinishedError if _NAME.fullmatch(arrived, source.at) and not is_over else ValueError("no call")
 
-    found = yield from text.when(head)
-    name, text.at = known_name(found[1], schemas), found.end()
+    found = yield from source.when(head)
+    name, source.at = known_name(found[1], schemas), found.end()
     is_first, seen = True, set[str]()
-    while (yield from text.visible()) != ")":
-        keyword = yield from text.when(lambda arrived, _: _keyword(arrived, text.at))
+    while (yield from source.visible()) != ")":
+        keyword = yield from source.when(lambda arrived, _: _keyword(arrived, source.at))
         if keyword[1] in seen:
             raise ValueError("a keyword twice")
         seen.add(keyword[1])
-        text.at = keyword.end()
+        source.at = keyword.end()
         if is_first:
             yield Begun(name)
         yield f"{'{' if is_first else ', '}{as_json(keyword[1])}: "
         is_first = False
-        yield from _python_value(text)
-        if (yield from text.visible()) == ",":
-            text.at += 1
-        elif text.text[text.at] != ")":
+        yield from _python_value(source)
+        if (yield from source.visible()) == ",":
+            source.at += 1
+        elif source.text[source.at] != ")":
             raise ValueError("no comma")
-    text.at += 1
+    source.at += 1
     if is_first:
         yield Begun(name)
         yield "{"
@@ -63,59 +63,59 @@ def _keyword(text: str, at: int) -> re.Match[str]:
     raise UnfinishedError if re.compile(r"\w+\s*").fullmatch(text, at) else ValueError("no keyword")
 
 
-def _python_value(text: Arriving) -> Steps[None]:
+def _python_value(source: Source) -> Steps[None]:
     """Yield the value of a keyword as JSON. Texts are yielded as they arrive; texts next to each other are one."""
-    if (yield from text.visible()) not in _PLAIN:
-        yield as_json((yield from _python_literal(text)))
+    if (yield from source.visible()) not in _PLAIN:
+        yield as_json((yield from _python_literal(source)))
         return
     yield '"'
-    while (quote := (yield from text.visible())) in _PLAIN:
-        yield from _python_text(text, quote)
+    while (quote := (yield from source.visible())) in _PLAIN:
+        yield from _python_text(source, quote)
     if quote not in ",)":
         raise ValueError("no literal")
     yield '"'
 
 
-def _python_text(text: Arriving, quote: str) -> Steps[None]:
-    end = quote * 3 if (yield from text.peek(3)) == quote * 3 else quote
-    text.at += len(end)
+def _python_text(source: Source, quote: str) -> Steps[None]:
+    end = quote * 3 if (yield from source.peek(3)) == quote * 3 else quote
+    source.at += len(end)
     while True:
-        if (plain := _PLAIN[quote].match(text.text, text.at)) is not None:
-            text.at = plain.end()
+        if (plain := _PLAIN[quote].match(source.text, source.at)) is not None:
+            source.at = plain.end()
             yield quoted(plain[0])
-        next_ = yield from text.peek(len(end))
+        next_ = yield from source.peek(len(end))
         if next_ == end:
-            text.at += len(end)
+            source.at += len(end)
             return
         if next_[:1] == "\\":
-            escape = yield from _python_escape(text)
-            text.at += len(escape)
+            escape = yield from _python_escape(source)
+            source.at += len(escape)
             yield quoted(str(_evaluated(f'"{escape}"')))
         elif next_:
-            text.at += 1
+            source.at += 1
             yield quoted(next_[0])
         else:
-            yield from text.wait()
+            yield from source.wait()
 
 
-def _python_escape(text: Arriving) -> Steps[str]:
-    kind = (yield from text.peek(2))[1:]
+def _python_escape(source: Source) -> Steps[str]:
+    kind = (yield from source.peek(2))[1:]
     length = _LENGTHS.get(kind, 2)
-    if len((yield from text.peek(length))) < length:  # the answer ends in it
-        yield from text.wait()
-    found = _ESCAPE.match(text.text, text.at)
+    if len((yield from source.peek(length))) < length:  # the answer ends in it
+        yield from source.wait()
+    found = _ESCAPE.match(source.text, source.at)
     assert found is not None
     return found[0]
 
 
-def _python_literal(text: Arriving) -> Steps[Any]:
+def _python_literal(source: Source) -> Steps[Any]:
     """Return the value of a literal up to the next comma or bracket that is not in it."""
-    depth, quote, at = 0, "", text.at
+    depth, quote, at = 0, "", source.at
     while True:
-        if at >= len(text.text):
-            yield from text.wait()
+        if at >= len(source.text):
+            yield from source.wait()
             continue
-        character = text.text[at]
+        character = source.text[at]
         if quote:
             if character == "\\":
                 at += 1
@@ -130,8 +130,8 @@ def _python_literal(text: Arriving) -> Steps[Any]:
         elif character in ")]}":
             depth -= 1
         at += 1
-    found = _evaluated(text.text[text.at : at].strip())
-    text.at = at
+    found = _evaluated(source.text[source.at : at].strip())
+    source.at = at
     return found
 
 
@@ -165,77 +165,77 @@ _GEMMA_KEY = re.compile(r"([^\s:{}\[\],]+)\s*:")
 _GEMMA_WORD = re.compile(r"[^,{}\[\]<]+")
 
 
-def gemma_members(text: Arriving, depth: int = 1) -> Steps[None]:
+def gemma_members(source: Source, depth: int = 1) -> Steps[None]:
     """Yield the object that begins here as JSON, up to the brace that closes it, which is passed but not yielded."""
-    yield from _gemma_items(text, "{", depth)
+    yield from _gemma_items(source, "{", depth)
 
 
-def _gemma_items(text: Arriving, opening: str, depth: int) -> Steps[None]:
+def _gemma_items(source: Source, opening: str, depth: int) -> Steps[None]:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
     closing, is_first = {"{": "}", "[": "]"}[opening], True
-    text.at += 1
+    source.at += 1
     yield opening
-    while (yield from text.visible(_SEPARATORS)) != closing:
+    while (yield from source.visible(_SEPARATORS)) != closing:
         if not is_first:
             yield ", "
         is_first = False
         if opening == "{":
-            yield from _gemma_key(text)
+            yield from _gemma_key(source)
             yield ": "
-        yield from _gemma_value(text, depth + 1)
-    text.at += 1
+        yield from _gemma_value(source, depth + 1)
+    source.at += 1
 
 
-def _gemma_key(text: Arriving) -> Steps[None]:
-    if (yield from text.passed(QUOTE)):
-        yield from _gemma_text(text)
-        if (yield from text.visible()) != ":":
+def _gemma_key(source: Source) -> Steps[None]:
+    if (yield from source.passed(QUOTE)):
+        yield from _gemma_text(source)
+        if (yield from source.visible()) != ":":
             raise ValueError("no key")
-        text.at += 1
+        source.at += 1
         return
 
     def key(arrived: str, is_over: bool) -> re.Match[str]:
-        if (found := _GEMMA_KEY.match(arrived, text.at)) is not None:
+        if (found := _GEMMA_KEY.match(arrived, source.at)) is not None:
             return found
-        raise ValueError("no key") if ":" in arrived[text.at :] else UnfinishedError
+        raise ValueError("no key") if ":" in arrived[source.at :] else UnfinishedError
 
-    found = yield from text.when(key)
-    text.at = found.end()
+    found = yield from source.when(key)
+    source.at = found.end()
     yield as_json(found[1])
 
 
-def _gemma_value(text: Arriving, depth: int) -> Steps[None]:
-    character = yield from text.visible()
-    if (yield from text.passed(QUOTE)):
-        yield from _gemma_text(text)
+def _gemma_value(source: Source, depth: int) -> Steps[None]:
+    character = yield from source.visible()
+    if (yield from source.passed(QUOTE)):
+        yield from _gemma_text(source)
     elif character in "{[":
-        yield from _gemma_items(text, character, depth)
+        yield from _gemma_items(source, character, depth)
         yield {"{": "}", "[": "]"}[character]
     else:
-        yield from _gemma_word(text)
+        yield from _gemma_word(source)
 
 
-def _gemma_text(text: Arriving) -> Steps[None]:
+def _gemma_text(source: Source) -> Steps[None]:
     """Yield the text between two quotes, the first of which is passed."""
     yield '"'
-    while (end := text.text.find(QUOTE, text.at)) < 0:
-        arrived = text.text[text.at : len(text.text) - begun(text.text, QUOTE)]
-        text.at += len(arrived)
+    while (end := source.text.find(QUOTE, source.at)) < 0:
+        arrived = source.text[source.at : len(source.text) - begun(source.text, QUOTE)]
+        source.at += len(arrived)
         yield quoted(arrived)
-        yield from text.wait()
-    yield quoted(text.text[text.at : end]) + '"'
-    text.at = end + len(QUOTE)
+        yield from source.wait()
+    yield quoted(source.text[source.at : end]) + '"'
+    source.at = end + len(QUOTE)
 
 
-def _gemma_word(text: Arriving) -> Steps[None]:
-    while (found := _GEMMA_WORD.match(text.text, text.at)) is None or found.end() == len(text.text):
+def _gemma_word(source: Source) -> Steps[None]:
+    while (found := _GEMMA_WORD.match(source.text, source.at)) is None or found.end() == len(source.text):
         if found is None:
             raise ValueError("no value")
-        yield from text.wait()
+        yield from source.wait()
     word = found[0].strip()
     try:
         yield as_json(loads(word))
     except ValueError:
         yield as_json(word)
-    text.at = found.end()
+    source.at = found.end()

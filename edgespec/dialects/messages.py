@@ -7,10 +7,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from edgespec.dialects.arriving import begun
 from edgespec.dialects.calls import AnyCall, Format, Part, Schemas, ToolParser
 from edgespec.dialects.dialect import Calls, Dialect, Messages
 from edgespec.dialects.forms import Arguments, format_of
+from edgespec.dialects.source import begun
 
 Kind = Literal["thinking", "answer", "drop"]
 

@@ -6,9 +6,9 @@ import json
 import re
 from typing import Any
 
-from edgespec.dialects.arriving import ENDED, Arriving, Begun, Steps, UnfinishedError, collected
 from edgespec.dialects.calls import Schemas
 from edgespec.dialects.dialect import Calls
+from edgespec.dialects.source import ENDED, Begun, Source, Steps, UnfinishedError, collected
 from edgespec.text.strict_json import MAX_DEPTH, parsed, refuse_constant
 
 _DECODER = json.JSONDecoder(strict=False, parse_constant=refuse_constant)
@@ -51,44 +51,44 @@ def known_name(name: Any, schemas: Schemas) -> str:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def value(text: Arriving, depth: int = 1) -> Steps[None]:
+def value(source: Source, depth: int = 1) -> Steps[None]:
     """Yield the value that begins here as `json.dumps` writes it."""
-    character = yield from text.visible()
+    character = yield from source.visible()
     if character == '"':
-        yield from string(text)
+        yield from string(source)
     elif character == "{":
-        yield from members(text, depth)
+        yield from members(source, depth)
         yield "}"
     elif character == "[":
-        yield from _items(text, depth)
+        yield from _items(source, depth)
     else:
-        yield from _word(text)
+        yield from _word(source)
 
 
-def members(text: Arriving, depth: int = 1) -> Steps[None]:
+def members(source: Source, depth: int = 1) -> Steps[None]:
     """Yield an object up to the brace that closes it, which is passed but not yielded."""
     _check_depth(depth)
     is_first = True
     yield "{"
-    while (yield from _follows(text, "}", is_first=is_first)):
+    while (yield from _follows(source, "}", is_first=is_first)):
         if not is_first:
             yield ", "
         is_first = False
-        yield from string(text)
-        yield from _colon(text)
+        yield from string(source)
+        yield from _colon(source)
         yield ": "
-        yield from value(text, depth + 1)
+        yield from value(source, depth + 1)
 
 
-def _items(text: Arriving, depth: int) -> Steps[None]:
+def _items(source: Source, depth: int) -> Steps[None]:
     _check_depth(depth)
     is_first = True
     yield "["
-    while (yield from _follows(text, "]", is_first=is_first)):
+    while (yield from _follows(source, "]", is_first=is_first)):
         if not is_first:
             yield ", "
         is_first = False
-        yield from value(text, depth + 1)
+        yield from value(source, depth + 1)
     yield "]"
 
 
@@ -97,117 +97,117 @@ def _check_depth(depth: int) -> None:
         raise ValueError("nested too deeply")
 
 
-def _follows(text: Arriving, closing: str, *, is_first: bool) -> Steps[bool]:
+def _follows(source: Source, closing: str, *, is_first: bool) -> Steps[bool]:
     """Return whether an item follows, and go to it, or else to the end of the object or list. Its opening bracket is
     passed before the first item."""
-    text.at += is_first
-    character = yield from text.visible()
+    source.at += is_first
+    character = yield from source.visible()
     if character == closing:
-        text.at += 1
+        source.at += 1
         return False
     if not is_first:
         if character != ",":
             raise ValueError("no comma")
-        text.at += 1
-        yield from text.visible()
+        source.at += 1
+        yield from source.visible()
     return True
 
 
-def _colon(text: Arriving) -> Steps[None]:
-    if (yield from text.visible()) != ":":
+def _colon(source: Source) -> Steps[None]:
+    if (yield from source.visible()) != ":":
         raise ValueError("no colon")
-    text.at += 1
+    source.at += 1
 
 
-def string(text: Arriving) -> Steps[None]:
+def string(source: Source) -> Steps[None]:
     """Yield a text with its quotes."""
-    if text.text[text.at] != '"':
+    if source.text[source.at] != '"':
         raise ValueError("no text")
-    text.at += 1
+    source.at += 1
     yield '"'
     while True:
-        if (plain := _PLAIN.match(text.text, text.at)) is not None:
-            text.at = plain.end()
+        if (plain := _PLAIN.match(source.text, source.at)) is not None:
+            source.at = plain.end()
             yield plain[0]
-        character = yield from text.peek(1)
+        character = yield from source.peek(1)
         if not character:
-            yield from text.wait()
+            yield from source.wait()
         elif character == "\\":
-            escape = yield from _escape(text)
+            escape = yield from _escape(source)
             read = loads(f'"{escape}"')
-            text.at += len(escape)
+            source.at += len(escape)
             yield quoted(read)
         else:
-            text.at += 1
+            source.at += 1
             if character == '"':
                 yield '"'
                 return
             yield quoted(character)
 
 
-def _escape(text: Arriving) -> Steps[str]:
+def _escape(source: Source) -> Steps[str]:
     """Return the escape that begins here. Two surrogates are one character."""
-    escape = yield from text.peek(2)
+    escape = yield from source.peek(2)
     if escape == "\\u":
-        escape = yield from text.peek(6)
-        if escape[2:4].lower() in ("d8", "d9", "da", "db") and (yield from text.peek(8))[6:] == "\\u":
-            both = yield from text.peek(12)
+        escape = yield from source.peek(6)
+        if escape[2:4].lower() in ("d8", "d9", "da", "db") and (yield from source.peek(8))[6:] == "\\u":
+            both = yield from source.peek(12)
             return both if _LOW_SURROGATE.fullmatch(both[6:]) else escape
     return escape
 
 
-def _word(text: Arriving) -> Steps[None]:
+def _word(source: Source) -> Steps[None]:
     """Yield a number, true, false or null. What is at the end of an answer may be the beginning of another one."""
     while True:
-        found = _WORD.match(text.text, text.at)
+        found = _WORD.match(source.text, source.at)
         if found is None:
             raise ValueError("no value")
-        if found.end() < len(text.text):
+        if found.end() < len(source.text):
             break
-        yield from text.wait()
+        yield from source.wait()
     word = as_json(loads(found[0]))
-    text.at = found.end()
+    source.at = found.end()
     yield word
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
-def object_calls(text: Arriving, schemas: Schemas, form: Calls, *, is_bare: bool, is_single: bool) -> Steps[None]:
+def object_calls(source: Source, schemas: Schemas, form: Calls, *, is_bare: bool, is_single: bool) -> Steps[None]:
     """Read the calls in the JSON values that begin here: objects, and lists of them.
 
     Args:
         is_bare: No mark is before them, so that their first field must be one of those of calls.
         is_single: There is one value.
     """
-    while (character := (yield from _next(text))) in ("{", "["):
+    while (character := (yield from _next(source))) in ("{", "["):
         if character == "[":
             is_first = True
-            while (yield from _follows(text, "]", is_first=is_first)):
+            while (yield from _follows(source, "]", is_first=is_first)):
                 is_first = False
-                yield from _Call(text, schemas, form, is_bare=is_bare).steps()
+                yield from _Call(source, schemas, form, is_bare=is_bare).steps()
         else:
-            yield from _Call(text, schemas, form, is_bare=is_bare).steps()
+            yield from _Call(source, schemas, form, is_bare=is_bare).steps()
         if is_single:
             return
 
 
-def _next(text: Arriving) -> Steps[str]:
+def _next(source: Source) -> Steps[str]:
     """Return the character with which the next value begins, and go to it if there is one."""
-    place = text.at
+    place = source.at
     try:
-        character = yield from text.visible(_BETWEEN)
+        character = yield from source.visible(_BETWEEN)
     except UnfinishedError:
         character = ""
-    text.at = text.at if character in ("{", "[") else place
+    source.at = source.at if character in ("{", "[") else place
     return character
 
 
 class _Call:
     """Reads an object that is a call."""
 
-    def __init__(self, text: Arriving, schemas: Schemas, form: Calls, *, is_bare: bool) -> None:
-        self._text, self._schemas, self._form, self._is_bare = text, schemas, form, is_bare
+    def __init__(self, source: Source, schemas: Schemas, form: Calls, *, is_bare: bool) -> None:
+        self._source, self._schemas, self._form, self._is_bare = source, schemas, form, is_bare
         self._name = ""
         self._arguments: str | None = None  # before the name is known
         self._has_begun = False
@@ -223,31 +223,31 @@ class _Call:
         yield ENDED
 
     def _fields(self) -> Steps[None]:
-        text, (name_key, key, _) = self._text, self._form.keys
-        if text.text[text.at] != "{":
+        source, (name_key, key, _) = self._source, self._form.keys
+        if source.text[source.at] != "{":
             raise ValueError("no call")
         is_first = True
-        while (yield from _follows(text, "}", is_first=is_first)):
+        while (yield from _follows(source, "}", is_first=is_first)):
             is_first = False
-            field = loads((yield from collected(string(text))))
+            field = loads((yield from collected(string(source))))
             if self._is_bare and field not in _BARE_KEYS:
                 raise ValueError("no call")
             self._is_bare = False
-            yield from _colon(text)
-            character = yield from text.visible()
+            yield from _colon(source)
+            character = yield from source.visible()
             if field == (self._form.wrapper or "function") and character == "{":
                 yield from self._fields()
             elif not name_key and not self._name:
                 self._name = known_name(field, self._schemas)
                 yield from self._read_arguments()
             elif name_key and field in (name_key, "name") and not self._name:
-                self._name = known_name(loads((yield from collected(value(text)))), self._schemas)
+                self._name = known_name(loads((yield from collected(value(source)))), self._schemas)
             elif name_key and field in (key, "arguments", "parameters") and not self._has_arguments:
                 yield from self._read_arguments()
             elif not name_key:
                 raise ValueError("no call")
             else:
-                yield from collected(value(text))
+                yield from collected(value(source))
 
     @property
     def _has_arguments(self) -> bool:
@@ -255,15 +255,15 @@ class _Call:
 
     def _read_arguments(self) -> Steps[None]:
         """Read the arguments: an object, the text of one, or null."""
-        character = self._text.text[self._text.at]
+        character = self._source.text[self._source.at]
         if character == "{" and self._name:
             self._has_begun = True
             yield Begun(self._name)
-            yield from members(self._text)
+            yield from members(self._source)
         elif character == "{":
-            self._arguments = yield from collected(members(self._text))
+            self._arguments = yield from collected(members(self._source))
         else:
-            given = loads((yield from collected(value(self._text))))
+            given = loads((yield from collected(value(self._source))))
             given = loads(given) if isinstance(given, str) else {} if given is None else given
             if not isinstance(given, dict):
                 raise ValueError("arguments are no object")

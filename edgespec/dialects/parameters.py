@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from edgespec.dialects.arriving import ENDED, Arriving, Begun, Steps, UnfinishedError, begun
 from edgespec.dialects.objects import as_json, loads, quoted
+from edgespec.dialects.source import ENDED, Begun, Source, Steps, UnfinishedError, begun
 from edgespec.llama.schema import target
 
+LONGEST_MARKS = 256  # the characters from the marks that end a call to the end of those that begin another one
 _ATTRIBUTE = re.compile(r'="[^"]*"')
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
 
@@ -86,15 +87,15 @@ def pattern(mark: str) -> str:
     return _ATTRIBUTE.sub('="[^"]*"', escaped.replace(r"\ ", r"\s+").replace("\\\n", r"\s*"))
 
 
-def parameters(marks: ParameterMarks, text: Arriving, name: str, schema: Any) -> Steps[None]:
+def parameters(marks: ParameterMarks, source: Source, name: str, schema: Any) -> Steps[None]:
     """Read the parameters of a call, which begin here."""
-    first = yield from text.when(lambda arrived, _: _first(marks, arrived, text.at))
+    first = yield from source.when(lambda arrived, _: _first(marks, arrived, source.at))
     yield Begun(name)
     yield "{"
     if isinstance(first, int):
-        text.at = first
+        source.at = first
     else:
-        yield from (_Elements if marks.has_elements else _Values)(marks, text, schema, first).steps()
+        yield from (_Elements if marks.has_elements else _Values)(marks, source, schema, first).steps()
     yield "}"
     yield ENDED
 
@@ -117,11 +118,12 @@ class _Parameters:
     """Yields the parameters of a call as JSON. Values that are texts are yielded as they arrive, others when they are
     complete."""
 
-    def __init__(self, marks: ParameterMarks, text: Arriving, schema: Any, first: re.Match[str]) -> None:
-        self._marks, self._text, self._schema, self._first = marks, text, schema, first
+    def __init__(self, marks: ParameterMarks, source: Source, schema: Any, first: re.Match[str]) -> None:
+        self._marks, self._source, self._schema, self._first = marks, source, schema, first
         self._declared, self._is_open = _properties(schema)
         self._names: list[str] = []
         self._start = self._sent = 0  # where the value begins, and up to where it has been yielded
+        self._is_text = False
 
     def _key(self, name: str) -> str:
         before = ", " if self._names else ""
@@ -129,25 +131,22 @@ class _Parameters:
         return f"{before}{as_json(name)}: "
 
     def _begin(self, name: str, start: int) -> Steps[None]:
-        self._start = self._sent = self._text.at = start
+        self._start = self._sent = self._source.at = start
+        self._is_text = _kinds(self._declared.get(name), self._schema) == {"string"}
         yield self._key(name) + ('"' if self._is_text else "")
-
-    @property
-    def _is_text(self) -> bool:
-        return _kinds(self._declared.get(self._names[-1]), self._schema) == {"string"}
 
     def _until(self, stops: Sequence[str], *, holds_blanks: bool) -> Steps[int]:
         """Yield the text up to the first of these marks, and return its place."""
-        place, arrived = self._sent, self._text
-        while not (found := [at for stop in stops if (at := arrived.text.find(stop, place)) >= 0]):
-            place = max(place, len(arrived.text) - max(begun(arrived.text, stop) for stop in stops))
+        place, source = self._sent, self._source
+        while not (found := [at for stop in stops if (at := source.text.find(stop, place)) >= 0]):
+            place = max(place, len(source.text) - max(begun(source.text, stop) for stop in stops))
             yield self._more(place, holds_blanks=holds_blanks)
-            yield from arrived.wait()
+            yield from source.wait()
         yield self._more(min(found), holds_blanks=holds_blanks)
         return min(found)
 
     def _more(self, end: int, *, holds_blanks: bool) -> str:
-        text = self._text.text[self._sent : end] if self._is_text else ""
+        text = self._source.text[self._sent : end] if self._is_text else ""
         text = text.rstrip() if holds_blanks else text
         self._sent += len(text)
         return quoted(text)
@@ -169,38 +168,42 @@ class _Values(_Parameters):
     """Values that have no others in them. They are certain up to the next mark that may end them. If no parameter
     follows there, the end of the call decides where the value ends."""
 
+    _searched = 0  # no mark of another call begins before it
+
     def steps(self) -> Steps[None]:
-        arrived, name = self._text, self._first
-        while name.end() == len(arrived.text):
-            yield from arrived.wait()
-        is_by_line = arrived.text[name.end()] == "\n"
+        source, name = self._source, self._first
+        while name.end() == len(source.text):
+            yield from source.wait()
+        is_by_line = source.text[name.end()] == "\n"
         between = (self._marks.by_line if is_by_line else self._marks.loose)[0]
         while True:
-            while name.end() == len(arrived.text):
-                yield from arrived.wait()
-            yield from self._begin(name[1], name.end() + (arrived.text[name.end()] == "\n"))
-            stop = yield from self._until(self._marks.stops, holds_blanks=True)
-            while not ((found := between.match(arrived.text, stop - is_by_line)) and self._may_follow(found[1])):
-                if (texts := self._whole(stop)) is not None:
+            while name.end() == len(source.text):
+                yield from source.wait()
+            yield from self._begin(name[1], name.end() + (source.text[name.end()] == "\n"))
+            stop = self._searched = yield from self._until(self._marks.stops, holds_blanks=True)
+            while not ((found := between.match(source.text, stop - is_by_line)) and self._may_follow(found[1])):
+                if (texts := self._whole()) is not None:
                     yield from self._rest(texts)
                     return
-                yield from arrived.wait()
-            value = arrived.text[self._start : max(self._start, found.start())]
+                yield from source.wait()
+            value = source.text[self._start : max(self._start, found.start())]
             yield self._end(value if is_by_line else value.removesuffix("\n"))
-            following = self._marks.name.match(arrived.text, found.end())
+            following = self._marks.name.match(source.text, found.end())
             assert following is not None
             name = following
 
     def _may_follow(self, name: str) -> bool:
         return name not in self._names and (self._is_open or name in self._declared)
 
-    def _whole(self, stop: int) -> dict[str, str] | None:
-        """Return the values of the call if it is complete."""
-        arrived = self._text
-        if not arrived.is_over and not self._marks.next_call.search(arrived.text, stop):
+    def _whole(self) -> dict[str, str] | None:
+        """Return the values of the call if it is complete: at the end of the answer, or when another call begins. The
+        whole call is read then, so that a mark in a value is only tried while it is new."""
+        source, place = self._source, self._searched
+        self._searched = max(place, len(source.text) - LONGEST_MARKS)
+        if not source.is_over and not self._marks.next_call.search(source.text, place):
             return None
         try:
-            texts, arrived.at = _values_at(self._marks, arrived.text, self._first, self._schema, arrived.is_over)
+            texts, source.at = _values_at(self._marks, source.text, self._first, self._schema, source.is_over)
         except UnfinishedError:
             return None
         return texts
@@ -215,18 +218,18 @@ class _Elements(_Parameters):
     """Values in elements whose marks have the name. An element with others in it is an object."""
 
     def steps(self) -> Steps[None]:
-        arrived, name = self._text, self._first
+        source, name = self._source, self._first
         while True:
             yield from self._begin(name[1], name.end())
-            character = yield from arrived.visible()
+            character = yield from source.visible()
             if not self._marks.key[0].startswith(character):
                 yield from self._until([self._closing(name)], holds_blanks=False)
             value, end = yield from self._element(name)
             yield self._end(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
-            arrived.at = end
-            following = yield from arrived.when(lambda text, _: _first(self._marks, text, arrived.at))
+            source.at = end
+            following = yield from source.when(lambda text, _: _first(self._marks, text, source.at))
             if isinstance(following, int):
-                arrived.at = following
+                source.at = following
                 return
             name = following
 
@@ -234,7 +237,7 @@ class _Elements(_Parameters):
         return self._marks.value[1].replace("{name}", name[1])
 
     def _element(self, name: re.Match[str]) -> Steps[tuple[Any, int]]:
-        return (yield from self._text.when(lambda text, _: _element(self._marks, text, name)))
+        return (yield from self._source.when(lambda text, _: _element(self._marks, text, name)))
 
 
 def _values_at(

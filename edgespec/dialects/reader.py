@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgespec.dialects.arriving import begun
 from edgespec.dialects.calls import Part, Schemas, ToolParser
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import format_of
 from edgespec.dialects.messages import MessagesReader, PartsReader
+from edgespec.dialects.source import begun
 
 
 def reader(

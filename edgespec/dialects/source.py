@@ -1,8 +1,8 @@
 """Texts that arrive in pieces, and the steps of their readers.
 
-A reader of calls is a generator, which never reads a character twice: it yields WAIT when it needs more text, a `Begun`
-when a call is certain, the text of its arguments as it becomes certain, and ENDED after the last of it. What it yields
-does not depend on the pieces in which the text arrives.
+A reader of calls is a generator, which continues where it stopped. It yields WAIT when it needs more text, a `Begun`
+when a call is certain, the text of the arguments as it becomes certain, and ENDED after the last of it. What it yields does
+not depend on the pieces in which the text arrives.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ a call."""
 _BLANKS = re.compile(r"\s*")
 
 
-class Arriving:
+class Source:
     """The text of an answer, with a place `start` where a call may begin. It is read up to `at`; `is_over` is True at
     the end of the answer."""
 
