@@ -96,7 +96,7 @@ class ToolParser:
         self._n_calls = n_calls
         self._next_id = ""
         self._has_text = False
-        self._section: _Section | None = None  # has the text that is held while calls are read
+        self._section: _Section | None = None  # of calls that are read now; it then has the text
 
     @property
     def marks(self) -> tuple[str, ...]:

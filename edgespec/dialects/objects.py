@@ -38,7 +38,7 @@ def as_json(value: Any) -> str:
 
 
 def quoted(text: str) -> str:
-    """Return a part of a text as it stands in JSON between quotes."""
+    """Return a part of a text as JSON has it between quotes."""
     return as_json(text)[1:-1]
 
 
