@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from edgespec.dialects.parameters import UnfinishedError
+from edgespec.dialects.source import WAIT, Begun, Source, Step, Steps, UnfinishedError, begun
 
 NAME = re.compile(r"[\w.:/-]{1,128}\Z")
 """Names of tools."""
@@ -24,23 +24,46 @@ def tool_schemas(functions: Iterable[Mapping[str, Any]]) -> Schemas:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCall:
-    """A call of a tool with `arguments`, the text of a JSON object, its number in the answer and its id. `span` is the
-    part of the answer's text that has the call."""
+class CallPiece:
+    """The next piece of the arguments of a call that has not ended. The first piece of a call has no text."""
+
+    name: str
+    text: str = ""
+    number: int = 0
+    id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AnyCall:
+    """A call of a tool with the text of its arguments, which is that of its pieces, its number in the answer and its
+    id."""
 
     name: str
     arguments: str
     number: int = 0
     id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall(AnyCall):
+    """A complete call: `arguments` are a JSON object. `span` is the part of the answer's text that has the call."""
+
     span: tuple[int, int] = (0, 0)
 
 
-Part = tuple[Literal["thinking", "answer"], str] | ToolCall
-"""A part of an answer: reasoning, content, or a call."""
+@dataclass(frozen=True, slots=True)
+class CutCall(AnyCall):
+    """A call that has begun but cannot be run, since the answer ended in it, or what follows is not a call. `arguments`
+    are never a complete object. `text` is the part of the answer that has the call, with the blanks before it."""
 
-Reader = Callable[[str, Schemas, bool], tuple[list[ToolCall], int]]
-"""Reads the calls at the beginning of a text. Returns them, and the number of their characters. The flag is True at the
-end of an answer. Raises UnfinishedError, or ValueError for a text that is not a call."""
+    text: str = ""
+
+
+Part = tuple[Literal["thinking", "answer"], str] | CallPiece | ToolCall | CutCall
+"""A part of an answer: reasoning, content, or a call: its pieces, followed by the whole."""
+
+Reader = Callable[[Source, Schemas], Steps[None]]
+"""Reads the calls at the beginning of a text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,56 +83,83 @@ class Format:
     short_ids: bool = False
 
 
+Read = str | CallPiece | ToolCall | CutCall
+"""Content, or a part of a call."""
+
 _BARE = re.compile(r"[\s;]*(\{|\Z)")
 
 
 class ToolParser:
-    """Separates the calls of one answer from its text. A call is sent when it is complete. A text that only looks like
-    a call stays text. Calls after the first `most` are left out, since the client does not expect them."""
+    """Separates the calls of one answer from its text. A call is certain when its arguments have begun and its tool is
+    known; then they are returned in pieces. Before that, a text that only looks like a call stays text. Afterwards it
+    is a `CutCall` if it does not become a complete one. Calls after the first `most` are left out, since the client
+    does not expect them; `n_calls` have been found before."""
 
-    def __init__(self, format: Format, schemas: Schemas, most: int | None = None) -> None:
+    def __init__(self, format: Format, schemas: Schemas, most: int | None = None, n_calls: int = 0) -> None:
         self._format, self._schemas, self._most = format, schemas, most
         self._held = ""
         self._n_read = 0  # characters before those that are held
-        self._n_calls = 0
+        self._n_calls = n_calls
+        self._next_id = ""
         self._has_text = False
+        self._section: _Section | None = None  # of calls that are read now; it then has the text
 
     @property
     def marks(self) -> tuple[str, ...]:
         """The texts that begin a call."""
         return self._format.marks
 
-    def feed(self, text: str) -> list[str | ToolCall]:
-        """Take more text. Return the text and the calls that are certain by now."""
-        self._held += text
+    def feed(self, text: str) -> list[Read]:
+        """Take more text. Return the text and the parts of calls that are certain by now."""
+        if self._section is None:
+            self._held += text
+        else:
+            self._section.source.text += text
         return self._parts(ended=False)
 
-    def end(self) -> list[str | ToolCall]:
+    def end(self) -> list[Read]:
         """Return the rest at the end of the answer. Never raises: a call that cannot be parsed is text."""
         return self._parts(ended=True)
 
-    def _parts(self, *, ended: bool) -> list[str | ToolCall]:
-        made: list[str | ToolCall] = []
-        while self._held:
-            start, mark = self._found()
-            if mark is None:
-                made += self._text(start if not ended else len(self._held))
-                break
-            try:
-                calls, length = self._format.read(self._held[start:], self._schemas, ended)
-            except (UnfinishedError, ValueError, RecursionError) as error:
-                if isinstance(error, UnfinishedError) and not ended:
-                    made += self._text(len(self._held[:start].rstrip()))
+    def _parts(self, *, ended: bool) -> list[Read]:
+        made: list[Read] = []
+        while self._section is not None or self._held:
+            if self._section is None:
+                start, mark = self._found()
+                if mark is None:
+                    made += self._text(start if not ended else len(self._held))
                     break
-                made += self._text(start + max(1, len(mark)))
-                continue
-            rest, span = self._held[start + length :], (self._n_read + start, self._n_read + start + length)
-            made += self._text(len(self._held[:start].rstrip()))
-            self._held, self._n_read = rest, span[1]
-            for call in calls if self._most is None else calls[: max(0, self._most - self._n_calls)]:
-                made.append(replace(call, number=self._n_calls, id=self._new_id(), span=span))
-                self._n_calls += 1
+                before = len(self._held[:start].rstrip())
+                made += self._text(before)
+                source = Source(self._held, start - before)
+                self._section = _Section(source, mark, self._format.read(source, self._schemas), self._n_read)
+            section = self._section
+            for part in section.read(ended=ended):
+                made += self._wanted(part)
+            if not section.is_over:
+                break
+            self._section, self._held = None, section.source.text[section.end :]
+            self._n_read += section.end
+            if not section.end:
+                made += self._text(section.source.start + max(1, len(section.mark)))
         return made
+
+    def _wanted(self, part: CallPiece | ToolCall | CutCall) -> list[Read]:
+        """Return a part with its number and id, unless the client does not expect it."""
+        if self._most is not None and self._n_calls >= self._most:
+            return []
+        part = replace(part, number=self._n_calls, id=self._id())
+        if isinstance(part, AnyCall):
+            self._n_calls += 1
+            self._next_id = ""
+            self._has_text |= isinstance(part, CutCall)  # the rest of it is not another call without a mark
+        return [part]
+
+    def _id(self) -> str:
+        """Return the id of the call that is read now."""
+        if not self._next_id:
+            self._next_id = secrets.token_hex(5)[:9] if self._format.short_ids else "call_" + secrets.token_hex(12)
+        return self._next_id
 
     def _found(self) -> tuple[int, str | None]:
         """Return where a call may begin, and its mark; or the length of the text that cannot be a call, and None."""
@@ -122,7 +172,7 @@ class ToolParser:
         held = max((begun(text, mark) for mark in self._format.marks), default=0)
         return len(text[: len(text) - held].rstrip()), None
 
-    def _text(self, length: int) -> list[str]:
+    def _text(self, length: int) -> list[Read]:
         """Return the first characters as text, except for blanks after a call."""
         text, self._held = self._held[:length], self._held[length:]
         self._n_read += length
@@ -131,10 +181,60 @@ class ToolParser:
         self._has_text |= not text.isspace()
         return [text]
 
-    def _new_id(self) -> str:
-        return secrets.token_hex(5)[:9] if self._format.short_ids else "call_" + secrets.token_hex(12)
 
+class _Section:
+    """The calls in a text that begins with `mark`. Once they are over, `end` is that of the last one; 0 without a call.
+    The source has `offset` characters of the answer before it."""
 
-def begun(text: str, mark: str) -> int:
-    """Return how many characters at the end of a text may be the beginning of a mark."""
-    return next((n for n in range(len(mark) - 1, 0, -1) if text.endswith(mark[:n])), 0)
+    def __init__(self, source: Source, mark: str, steps: Steps[None], offset: int) -> None:
+        self.source, self.mark, self.end, self.is_over = source, mark, 0, False
+        self._steps, self._offset = steps, offset
+        self._name = ""  # of the call that has begun
+        self._pieces: list[str] = []
+        self._new: list[str] = []  # pieces that have not been returned
+        self._last: ToolCall | None = None  # returned when it is known which marks follow
+
+    def read(self, *, ended: bool) -> Iterator[CallPiece | ToolCall | CutCall]:
+        """Yield the parts of calls that are certain by now."""
+        self.source.is_over = ended
+        try:
+            for step in self._steps:
+                if step is WAIT:
+                    yield from self._piece()
+                    return
+                yield from self._take(step)
+            self.end = self.source.at
+        except (UnfinishedError, ValueError, RecursionError) as error:
+            if self._name:
+                yield from self._piece()
+                begin, self.end = self.end, self.source.at
+                if isinstance(error, UnfinishedError):
+                    self.end = len(self.source.text)
+                yield CutCall(self._name, "".join(self._pieces), text=self.source.text[begin : self.end])
+        yield from self._complete(self.end)
+        self.is_over = True
+
+    def _take(self, step: Step) -> Iterator[CallPiece | ToolCall]:
+        if isinstance(step, Begun):
+            yield from self._complete(self.end)
+            self._name, self._pieces = step.name, []
+            yield CallPiece(step.name)
+        elif isinstance(step, str):
+            self._new.append(step)
+        else:
+            yield from self._piece()
+            span = (self._offset + (self.end or self.source.start), 0)
+            self._last = ToolCall(self._name, "".join(self._pieces), span=span)
+            self._name, self.end = "", self.source.at
+
+    def _piece(self) -> Iterator[CallPiece]:
+        if text := "".join(self._new):
+            self._pieces.append(text)
+            yield CallPiece(self._name, text)
+        self._new = []
+
+    def _complete(self, end: int) -> Iterator[ToolCall]:
+        """Yield the last call, which ends here."""
+        if self._last is not None:
+            yield replace(self._last, span=(self._last.span[0], self._offset + end))
+        self._last = None

@@ -1,15 +1,16 @@
-"""The forms of calls, which read the calls at the beginning of a text."""
+"""The forms of calls, which read calls as they arrive."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
 
-from edgespec.dialects.calls import Format, Reader, Schemas, ToolCall
+from edgespec.dialects.calls import Format, Reader, Schemas
 from edgespec.dialects.dialect import HERMES, Calls
-from edgespec.dialects.literals import gemma_value, python_call
-from edgespec.dialects.objects import after_blanks, arguments_text, call_of, calls_at, known_name, loads, value_at
-from edgespec.dialects.parameters import ParameterMarks, UnfinishedError, parameters_at, pattern, typed
+from edgespec.dialects.literals import gemma_members, python_call
+from edgespec.dialects.objects import known_name, members, object_calls
+from edgespec.dialects.parameters import ParameterMarks, parameters, pattern
+from edgespec.dialects.source import ENDED, WAIT, Begun, Source, Steps, UnfinishedError, after_blanks
 
 
 def format_of(calls: Calls) -> Format:
@@ -34,95 +35,70 @@ def parts_of(mark: str) -> list[str]:
 
 
 class _Form:
-    """Reads the calls of a dialect: what stands around them, and with `_body` a call."""
+    """Reads the calls of a dialect: what stands around them, and with `_body` the calls."""
+
+    needs_mark = False  # a call begins with the last mark before it
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._opens = parts_of(calls.call[0])
-        self._closes = parts_of(calls.call[1])
+        self._closes = [*parts_of(calls.call[1]), *parts_of(calls.section[1])]
 
-    needs_mark = False  # a call begins with the last mark before it
-
-    def __call__(self, text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
-        start = _passed(text, 0, self._calls.section[0], ended)
-        if self._calls.section[0] and start and not self._calls.call[0]:
-            start = after_blanks(text, start)
+    def __call__(self, source: Source, schemas: Schemas) -> Steps[None]:
+        if (yield from source.passed(self._calls.section[0])) and not self._calls.call[0]:
+            source.at = after_blanks(source.text, source.at)
+        has_mark = False
         for mark in self._opens:
-            before, start = start, _passed(text, start, mark, ended)
-        if self.needs_mark and self._opens and start == before:
+            has_mark = yield from source.passed(mark)
+        if self.needs_mark and self._opens and not has_mark:
             raise ValueError("no call")
-        made, end = self._body(text, start, schemas, ended, is_bare=not start)
-        for mark in (*self._closes, *parts_of(self._calls.section[1])):
-            end = _passed(text, end, mark, ended)
-        return made, end
+        yield from self._body(source, schemas)
+        for mark in self._closes:
+            yield from source.passed(mark)
 
-    def _body(
-        self, text: str, start: int, schemas: Schemas, ended: bool, *, is_bare: bool
-    ) -> tuple[list[ToolCall], int]:
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
         raise NotImplementedError
-
-
-def _passed(text: str, start: int, mark: str, ended: bool) -> int:
-    """Return the end of a mark, before which there may be blanks, or `start` if another text is there. Raises
-    UnfinishedError."""
-    place = after_blanks(text, start)
-    if not mark:
-        return start
-    if text.startswith(mark, place):
-        return place + len(mark)
-    if mark.startswith(text[place:]) and not ended:
-        raise UnfinishedError
-    return start
 
 
 class _Objects(_Form):
     """Calls that are objects of JSON, or lists of them."""
 
-    def _body(
-        self, text: str, start: int, schemas: Schemas, ended: bool, *, is_bare: bool
-    ) -> tuple[list[ToolCall], int]:
-        start += len(text[start:]) - len(text[start:].lstrip(" \t\r\n;"))
-        if start == len(text):
-            raise UnfinishedError
-        if text[start] not in "{[":
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
+        is_bare = source.at == source.start
+        if (yield from source.visible(_BLANKS)) not in "{[":
             raise ValueError("no call")
-        if is_bare and not _may_be_call(text, start):
-            raise ValueError("no call")
-        if is_bare or ";" in self._calls.between:
-            value, end = value_at(text, start)
-            return [call_of(value, schemas, self._calls)], end
-        return calls_at(text, start, schemas, ended, self._calls)
+        is_single = is_bare or ";" in self._calls.between
+        yield from object_calls(source, schemas, self._calls, is_bare=is_bare, is_single=is_single)
 
 
-_FIRST_KEY = re.compile(r'[\[{\s]*("\w*"?)?')
-_KEYS = ('"name"', '"type"', '"function"', '"parameters"', '"arguments"', '"tool_name"')
-
-
-def _may_be_call(text: str, start: int) -> bool:
-    """Return whether an object without marks begins as a call does."""
-    first = _FIRST_KEY.match(text, start)
-    return first is not None and any(key.startswith(first[1] or "") for key in _KEYS)
-
-
-_ID = re.compile(r"\A\s*[\w.:-]*")
+_BLANKS = re.compile(r"[ \t\r\n;]*")
+_ID = re.compile(r"\s*[\w.:-]*")
 _NAME = re.compile(r"\s*(?:functions\.)?([\w.\-/]+?)(?::\d+)?(?=[^\w.\-/:]|\Z)")
 
 
 class _Named(_Form):
     """Calls that are the name of a tool and an object of JSON."""
 
-    def _body(
-        self, text: str, start: int, schemas: Schemas, ended: bool, *, is_bare: bool
-    ) -> tuple[list[ToolCall], int]:
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
         if self._calls.name[0]:  # after an id
-            place = start + len(text[start:]) - len(_ID.sub("", text[start:], count=1))
-            start = _passed(text, place, self._calls.name[0], ended)
-            if start == place:
+            found = yield from source.when(lambda arrived, _: _before_mark(arrived, source.at))
+            source.at = found.end()
+            if not (yield from source.passed(self._calls.name[0])):
                 raise ValueError("no call")
+        name, source.at = yield from source.when(
+            lambda arrived, is_over: self._head(arrived, source.at, schemas, is_over)
+        )
+        yield Begun(name)
+        yield from members(source)
+        yield "}"
+        yield ENDED
+
+    def _head(self, text: str, start: int, schemas: Schemas, is_over: bool) -> tuple[str, int]:
+        """Return the name of a call, and the place of its object."""
         found, brace = _NAME.match(text, start), text.find("{", start)
         name_end, id = self._calls.name[1], self._calls.id
         if brace < 0:
-            raise UnfinishedError if not ended and _may_name(text[start:], schemas) else ValueError("no call")
+            raise UnfinishedError if not is_over and _may_name(text[start:], schemas) else ValueError("no call")
         if found is None:
             raise ValueError("no call")
         between = text[found.end() : brace].strip()
@@ -130,8 +106,16 @@ class _Named(_Form):
             between = re.sub(r"^\s*[\w.:-]*\s*", "", between.removeprefix(id[0])).removeprefix(id[1])
         if between not in ("", name_end, id[1]):
             raise ValueError("no call")
-        value, end = value_at(text, brace)
-        return [ToolCall(known_name(found[1], schemas), arguments_text(value))], end
+        return known_name(found[1], schemas), brace
+
+
+def _before_mark(text: str, at: int) -> re.Match[str]:
+    """Return the id before a mark, which may be empty."""
+    found = _ID.match(text, at)
+    assert found is not None
+    if found.end() == len(text):
+        raise UnfinishedError
+    return found
 
 
 def _may_name(text: str, schemas: Schemas) -> bool:
@@ -148,59 +132,50 @@ class _Tagged(_Form):
     def __init__(self, calls: Calls) -> None:
         super().__init__(calls)
         next_marks = tuple(filter(None, (calls.section[0], *self._opens)))
-        ends = tuple(self._closes or parts_of(calls.section[1]))
+        ends = tuple(parts_of(calls.call[1]) or parts_of(calls.section[1]))
         self._marks = ParameterMarks(calls.key, calls.value, ends, next_marks)
-        self._closes = []
+        self._closes = [*ends[1:], *parts_of(calls.section[1])]
         follows = "|".join(map(re.escape, (calls.key[0], self._marks.ends[0])))
         name_end = f"{pattern(calls.name[1])}|" if calls.name[1] else ""
         self._name = re.compile(rf'\s*([^<>\s"]+)\s*(?:{name_end}(?={follows}))')
 
-    def __call__(self, text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
-        made, end = super().__call__(text, schemas, ended)
-        for mark in (*self._marks.ends[1:], *parts_of(self._calls.section[1])):
-            end = _passed(text, end, mark, ended)
-        return made, end
-
-    def _body(
-        self, text: str, start: int, schemas: Schemas, ended: bool, *, is_bare: bool
-    ) -> tuple[list[ToolCall], int]:
-        found = self._name.match(text, start)
-        if found is None:
-            raise UnfinishedError if not ended and _may_name(text[start:], schemas) else ValueError("no call")
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
+        found = yield from source.when(lambda arrived, is_over: self._head(arrived, source.at, schemas, is_over))
+        source.at = found.end()
         name = known_name(found[1], schemas)
-        texts, end = parameters_at(self._marks, text, found.end(), schemas[name], ended)
-        return [ToolCall(name, arguments_text(typed(texts, schemas[name], loads)))], end
+        yield from parameters(self._marks, source, name, schemas[name])
+
+    def _head(self, text: str, start: int, schemas: Schemas, is_over: bool) -> re.Match[str]:
+        if (found := self._name.match(text, start)) is not None:
+            return found
+        raise UnfinishedError if not is_over and _may_name(text[start:], schemas) else ValueError("no call")
 
 
 class _Python(_Form):
     """Calls that are a list of calls in Python."""
 
-    def _body(
-        self, text: str, start: int, schemas: Schemas, ended: bool, *, is_bare: bool
-    ) -> tuple[list[ToolCall], int]:
-        made, end = list[ToolCall](), start
-        while True:
-            call, end = python_call(text, end, schemas)
-            made.append(call)
-            end = _passed(text, end, ",", ended)
-            if end == len(text) and not ended:
-                raise UnfinishedError
-            if text[end - 1] != ",":
-                return made, end
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
+        is_another = True
+        while is_another:
+            yield from python_call(source, schemas)
+            is_another = yield from source.passed(",")
 
 
 class _Gemma(_Form):
     """Calls of Gemma 4: a name and an object whose texts stand between marks."""
 
-    def _body(
-        self, text: str, start: int, schemas: Schemas, ended: bool, *, is_bare: bool
-    ) -> tuple[list[ToolCall], int]:
-        brace = text.find("{", start)
-        if brace < 0:
-            raise UnfinishedError if not ended and _may_name(text[start:], schemas) else ValueError("no call")
-        name = known_name(text[start:brace].strip(), schemas)
-        value, end = gemma_value(text, brace)
-        return [ToolCall(name, arguments_text(value))], end
+    def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
+        def head(arrived: str, is_over: bool) -> int:
+            if (brace := arrived.find("{", source.at)) >= 0:
+                return brace
+            raise UnfinishedError if not is_over and _may_name(arrived[source.at :], schemas) else ValueError("no call")
+
+        brace = yield from source.when(head)
+        name, source.at = known_name(source.text[source.at : brace].strip(), schemas), brace
+        yield Begun(name)
+        yield from gemma_members(source)
+        yield "}"
+        yield ENDED
 
 
 class _Either(_Form):
@@ -209,16 +184,38 @@ class _Either(_Form):
     def __init__(self, one: Reader, other: Reader) -> None:
         self._forms = (one, other)
 
-    def __call__(self, text: str, schemas: Schemas, ended: bool) -> tuple[list[ToolCall], int]:
-        is_unfinished = False
-        for form in self._forms:
-            try:
-                return form(text, schemas, ended)
-            except UnfinishedError:
-                is_unfinished = True
-            except ValueError:
-                continue
-        raise UnfinishedError if is_unfinished else ValueError("no call")
+    def __call__(self, source: Source, schemas: Schemas) -> Steps[None]:
+        one, other = self._forms
+        has_begun = False
+        try:
+            for step in one(source, schemas):
+                has_begun |= isinstance(step, Begun)
+                yield step
+        except (UnfinishedError, ValueError):
+            if has_begun:
+                raise
+            source.at = source.start
+            yield from other(source, schemas)
+
+
+class Arguments:
+    """Reads a text that is nothing but the arguments of a call, as JSON."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __call__(self, source: Source, schemas: Schemas) -> Steps[None]:
+        if (yield from source.visible()) != "{":
+            raise ValueError("no call")
+        yield Begun(known_name(self._name, schemas))
+        yield from members(source)
+        while not source.text[source.at :].strip():
+            if source.is_over:
+                yield "}"
+                yield ENDED
+                return
+            yield WAIT
+        raise ValueError("more than one value")
 
 
 def or_bare(format: Format) -> Format:

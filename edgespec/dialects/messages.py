@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import Literal
 
-from edgespec.dialects.calls import Part, Schemas, ToolCall, ToolParser, begun
+from edgespec.dialects.calls import AnyCall, Format, Part, Schemas, ToolParser
 from edgespec.dialects.dialect import Calls, Dialect, Messages
-from edgespec.dialects.forms import format_of
-from edgespec.dialects.objects import object_call
+from edgespec.dialects.forms import Arguments, format_of
+from edgespec.dialects.source import begun
 
 Kind = Literal["thinking", "answer", "drop"]
 
@@ -100,9 +99,8 @@ class MessagesReader(PartsReader):
         super().__init__()
         assert dialect.messages is not None
         self._form, self._schemas, self._most = dialect.messages, schemas or {}, most
-        self._calls = dialect.calls
-        self._tool = ""
-        self._body = ""
+        self._dialect = dialect
+        self._calls: ToolParser | None = None  # of a message that calls a tool
         self._n_calls = 0
         if begun is not None:
             [*self.push(begun.rpartition(self._form.start)[2] if self._form.start in begun else begun)]
@@ -116,8 +114,9 @@ class MessagesReader(PartsReader):
                         yield "answer", self._held
                         self._held = ""
                     return
-                self._kind, self._tool = self._form.classify(header)
-                self._held, self._body, self._is_new = rest, "", True
+                self._kind, tool = self._form.classify(header)
+                self._calls = self._parser(tool) if self._kind == "drop" else None
+                self._held, self._is_new = rest, True
             marks = [(at, mark) for mark in self._form.ends if (at := self._held.find(mark)) >= 0]
             at, mark = min(marks, default=(len(self._held), ""))
             if not mark and not is_over:
@@ -127,12 +126,13 @@ class MessagesReader(PartsReader):
                 text = text.lstrip("\n")
             if text:
                 self._is_new = False
-                if self._kind == "drop":
-                    self._body += text
-                else:
+                if self._kind != "drop":
                     yield self._kind, text
-            if mark or is_over:
-                yield from self._ended()
+                elif self._calls is not None:
+                    yield from self._of(self._calls.feed(text))
+            if (mark or is_over) and self._calls is not None:
+                yield from self._of(self._calls.end())
+                self._calls = None
             if not mark:
                 return
             self._held = self._held.removeprefix(mark).removeprefix(self._form.start)
@@ -141,17 +141,16 @@ class MessagesReader(PartsReader):
     def _looks_like_header(self, text: str) -> bool:
         return "<|" in text or "to=" in text
 
-    def _ended(self) -> Iterator[Part]:
-        """Yield the call of a message that has ended."""
-        if self._kind != "drop" or (self._most is not None and self._n_calls >= self._most):
-            return
-        made = list[ToolCall]()
-        if self._calls is not None and self._calls.form == "tagged":
-            parser = ToolParser(format_of(self._calls), self._schemas)
-            made = [part for part in (*parser.feed(self._body), *parser.end()) if isinstance(part, ToolCall)]
-        elif (call := object_call(self._tool, self._body, self._schemas)) is not None:
-            made = [call]
-        for call in made:
-            yield replace(call, number=self._n_calls)
-            self._n_calls += 1
-        self._body = ""
+    def _parser(self, tool: str) -> ToolParser:
+        calls = self._dialect.calls
+        is_tagged = calls is not None and calls.form == "tagged"
+        format = format_of(calls) if calls is not None and is_tagged else Format((), Arguments(tool), bare=True)
+        return ToolParser(format, self._schemas, self._most, self._n_calls)
+
+    def _of(self, parts: Iterable[Part | str]) -> Iterator[Part]:
+        """Yield the calls of a message, without a text around them."""
+        for part in parts:
+            if isinstance(part, AnyCall):
+                self._n_calls += 1
+            if not isinstance(part, str):
+                yield part

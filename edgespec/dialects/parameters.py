@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from edgespec.dialects.objects import as_json, loads, quoted
+from edgespec.dialects.source import ENDED, Begun, Source, Steps, UnfinishedError, begun
 from edgespec.llama.schema import target
 
+LONGEST_MARKS = 256  # the characters from the marks that end a call to the end of those that begin another one
 _ATTRIBUTE = re.compile(r'="[^"]*"')
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"}
-
-
-class UnfinishedError(Exception):
-    """The text may become a call when more of it arrives."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,12 @@ class ParameterMarks:
         return re.compile(rf"\n{self._between}"), re.compile(rf"\n(?:{self._ends})")
 
     @cached_property
+    def stops(self) -> tuple[str, ...]:
+        """The beginnings of the marks that may end a value."""
+        marks = (self.value[1] or self.key[0], self.ends[0])
+        return tuple(re.split(r'\s|="', mark.strip())[0] for mark in marks)
+
+    @cached_property
     def next_call(self) -> re.Pattern[str]:
         return re.compile("|".join(map(pattern, self.next)))
 
@@ -82,19 +87,163 @@ def pattern(mark: str) -> str:
     return _ATTRIBUTE.sub('="[^"]*"', escaped.replace(r"\ ", r"\s+").replace("\\\n", r"\s*"))
 
 
-def parameters_at(marks: ParameterMarks, text: str, start: int, schema: Any, ended: bool) -> tuple[dict[str, str], int]:
-    """Return the values of the parameters that begin at `start`, as texts, and the end of the call. Raises
-    UnfinishedError, and ValueError if there is no call."""
-    first, begun = marks.name.match(text, start), text[start:].lstrip()
-    if first is None:
-        opened, closed = marks.key[0], marks.ends[0]
-        if begun.startswith(closed):
-            return {}, len(text) - len(begun) + len(closed)
-        if closed.startswith(begun) or begun.startswith(opened) or opened.startswith(begun):
-            raise UnfinishedError
-        raise ValueError("no parameter")
-    if marks.has_elements:
-        return _elements_at(marks, text, start, ended)
+def parameters(marks: ParameterMarks, source: Source, name: str, schema: Any) -> Steps[None]:
+    """Read the parameters of a call, which begin here."""
+    first = yield from source.when(lambda arrived, _: _first(marks, arrived, source.at))
+    yield Begun(name)
+    yield "{"
+    if isinstance(first, int):
+        source.at = first
+    else:
+        yield from (_Elements if marks.has_elements else _Values)(marks, source, schema, first).steps()
+    yield "}"
+    yield ENDED
+
+
+def _first(marks: ParameterMarks, text: str, start: int) -> re.Match[str] | int:
+    """Return the name of the next parameter, or the end of a call without another one. Raises UnfinishedError, and
+    ValueError if something else is there."""
+    if (first := marks.name.match(text, start)) is not None:
+        return first
+    said = text[start:].lstrip()
+    opened, closed = marks.key[0], marks.ends[0]
+    if said.startswith(closed):
+        return len(text) - len(said) + len(closed)
+    if closed.startswith(said) or said.startswith(opened) or opened.startswith(said):
+        raise UnfinishedError
+    raise ValueError("no parameter")
+
+
+class _Parameters:
+    """Yields the parameters of a call as JSON. Values that are texts are yielded as they arrive, others when they are
+    complete."""
+
+    def __init__(self, marks: ParameterMarks, source: Source, schema: Any, first: re.Match[str]) -> None:
+        self._marks, self._source, self._schema, self._first = marks, source, schema, first
+        self._declared, self._is_open = _properties(schema)
+        self._names: list[str] = []
+        self._start = self._sent = 0  # where the value begins, and up to where it has been yielded
+        self._is_text = False
+
+    def _key(self, name: str) -> str:
+        before = ", " if self._names else ""
+        self._names.append(name)
+        return f"{before}{as_json(name)}: "
+
+    def _begin(self, name: str, start: int) -> Steps[None]:
+        self._start = self._sent = self._source.at = start
+        self._is_text = _kinds(self._declared.get(name), self._schema) == {"string"}
+        yield self._key(name) + ('"' if self._is_text else "")
+
+    def _until(self, stops: Sequence[str], *, holds_blanks: bool) -> Steps[int]:
+        """Yield the text up to the first of these marks, and return its place."""
+        place, source = self._sent, self._source
+        while not (found := [at for stop in stops if (at := source.text.find(stop, place)) >= 0]):
+            place = max(place, len(source.text) - max(begun(source.text, stop) for stop in stops))
+            yield self._more(place, holds_blanks=holds_blanks)
+            yield from source.wait()
+        yield self._more(min(found), holds_blanks=holds_blanks)
+        return min(found)
+
+    def _more(self, end: int, *, holds_blanks: bool) -> str:
+        text = self._source.text[self._sent : end] if self._is_text else ""
+        text = text.rstrip() if holds_blanks else text
+        self._sent += len(text)
+        return quoted(text)
+
+    def _end(self, value: str) -> str:
+        """Return the rest of a value that is complete."""
+        if self._is_text:
+            return quoted(value[self._sent - self._start :]) + '"'
+        return self._typed(self._names[-1], value)
+
+    def _typed(self, name: str, value: str) -> str:
+        try:
+            return as_json(_value(value, self._declared.get(name), self._schema))
+        except ValueError:
+            return as_json(value)
+
+
+class _Values(_Parameters):
+    """Values that have no others in them. They are certain up to the next mark that may end them. If no parameter
+    follows there, the end of the call decides where the value ends."""
+
+    _searched = 0  # no mark of another call begins before it
+
+    def steps(self) -> Steps[None]:
+        source, name = self._source, self._first
+        while name.end() == len(source.text):
+            yield from source.wait()
+        is_by_line = source.text[name.end()] == "\n"
+        between = (self._marks.by_line if is_by_line else self._marks.loose)[0]
+        while True:
+            while name.end() == len(source.text):
+                yield from source.wait()
+            yield from self._begin(name[1], name.end() + (source.text[name.end()] == "\n"))
+            stop = self._searched = yield from self._until(self._marks.stops, holds_blanks=True)
+            while not ((found := between.match(source.text, stop - is_by_line)) and self._may_follow(found[1])):
+                if (texts := self._whole()) is not None:
+                    yield from self._rest(texts)
+                    return
+                yield from source.wait()
+            value = source.text[self._start : max(self._start, found.start())]
+            yield self._end(value if is_by_line else value.removesuffix("\n"))
+            following = self._marks.name.match(source.text, found.end())
+            assert following is not None
+            name = following
+
+    def _may_follow(self, name: str) -> bool:
+        return name not in self._names and (self._is_open or name in self._declared)
+
+    def _whole(self) -> dict[str, str] | None:
+        """Return the values of the call if it is complete: at the end of the answer, or when another call begins. The
+        whole call is read then, so that a mark in a value is only tried while it is new."""
+        source, place = self._source, self._searched
+        self._searched = max(place, len(source.text) - LONGEST_MARKS)
+        if not source.is_over and not self._marks.next_call.search(source.text, place):
+            return None
+        try:
+            texts, source.at = _values_at(self._marks, source.text, self._first, self._schema, source.is_over)
+        except UnfinishedError:
+            return None
+        return texts
+
+    def _rest(self, texts: Mapping[str, str]) -> Steps[None]:
+        yield self._end(texts[self._names[-1]])
+        for name in [*texts][len(self._names) :]:
+            yield self._key(name) + self._typed(name, texts[name])
+
+
+class _Elements(_Parameters):
+    """Values in elements whose marks have the name. An element with others in it is an object."""
+
+    def steps(self) -> Steps[None]:
+        source, name = self._source, self._first
+        while True:
+            yield from self._begin(name[1], name.end())
+            character = yield from source.visible()
+            if not self._marks.key[0].startswith(character):
+                yield from self._until([self._closing(name)], holds_blanks=False)
+            value, end = yield from self._element(name)
+            yield self._end(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            source.at = end
+            following = yield from source.when(lambda text, _: _first(self._marks, text, source.at))
+            if isinstance(following, int):
+                source.at = following
+                return
+            name = following
+
+    def _closing(self, name: re.Match[str]) -> str:
+        return self._marks.value[1].replace("{name}", name[1])
+
+    def _element(self, name: re.Match[str]) -> Steps[tuple[Any, int]]:
+        return (yield from self._source.when(lambda text, _: _element(self._marks, text, name)))
+
+
+def _values_at(
+    marks: ParameterMarks, text: str, first: re.Match[str], schema: Any, ended: bool
+) -> tuple[dict[str, str], int]:
+    """Return the values of the parameters, as texts, and the end of the call. Raises UnfinishedError."""
     is_by_line = text.startswith("\n", first.end())
     is_by_line &= not (ended and not marks.by_line[1].search(text, first.end()))
     between, ends = marks.by_line if is_by_line else marks.loose
@@ -113,18 +262,6 @@ def parameters_at(marks: ParameterMarks, text: str, start: int, schema: Any, end
         found[name[1]] = value if is_by_line else value.removesuffix("\n")
         name = marks.name.match(text, following.end()) if following else None
     return found, end
-
-
-def _elements_at(marks: ParameterMarks, text: str, start: int, ended: bool) -> tuple[dict[str, str], int]:
-    """Return the values of elements, as texts, and the end of the call. An element with others in it is an object."""
-    found: dict[str, str] = {}
-    while (name := marks.name.match(text, start)) is not None:
-        value, start = _element(marks, text, name)
-        found[name[1]] = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    end = re.compile(rf"\s*{pattern(marks.ends[0])}").match(text, start)
-    if end is None:
-        raise ValueError("the call has no end") if ended else UnfinishedError
-    return found, end.end()
 
 
 def _element(marks: ParameterMarks, text: str, name: re.Match[str]) -> tuple[Any, int]:
@@ -154,7 +291,7 @@ def _element(marks: ParameterMarks, text: str, name: re.Match[str]) -> tuple[Any
 
 
 def _end_of_call(marks: ParameterMarks, text: str, start: int, ends: re.Pattern[str], ended: bool) -> tuple[int, int]:
-    """Return where the last value of a call ends, and the end of the call. Raises UnfinishedError, ValueError."""
+    """Return where the last value of a call ends, and the end of the call. Raises UnfinishedError."""
     candidates = [*ends.finditer(text, start)]
     for number, candidate in enumerate(candidates):
         rest = text[candidate.end() :].lstrip()
@@ -167,11 +304,9 @@ def _end_of_call(marks: ParameterMarks, text: str, start: int, ends: re.Pattern[
         if is_last and another is None and not ended:
             raise UnfinishedError
         return candidate.start(), candidate.end()
-    if not ended:
-        raise UnfinishedError
     stop = text.rfind(marks.ends[0], start)
-    if stop < 0:
-        raise ValueError("the call has no end")
+    if not ended or stop < 0:
+        raise UnfinishedError
     return stop, stop + len(marks.ends[0])
 
 
@@ -185,15 +320,14 @@ def _properties(schema: Any) -> tuple[Mapping[str, Any], bool]:
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-def typed(texts: Mapping[str, str], schema: Any, loads: Callable[[str], Any]) -> dict[str, Any]:
-    """Return parameters with the types of a tool's schema. A text that does not match stays a text."""
-    properties, _ = _properties(schema)
-    return {name: _value(text, properties.get(name), schema, loads) for name, text in texts.items()}
+def _kinds(described: Any, root: Any) -> set[str]:
+    """Return the types that a value may have; none if any."""
+    return {type for part in _alternatives(described, root) for type in _types(part)}
 
 
 def is_text(described: Any, root: Any) -> bool:
     """Return whether a value can only be a text, given its schema and the whole schema."""
-    return {type for part in _alternatives(described, root) for type in _types(part)} == {"string"}
+    return _kinds(described, root) == {"string"}
 
 
 def listed_values(described: Any, root: Any) -> list[Any]:
@@ -201,10 +335,11 @@ def listed_values(described: Any, root: Any) -> list[Any]:
     return [value for part in _alternatives(described, root) for value in _listed(part)]
 
 
-def _value(text: str, described: Any, root: Any, loads: Callable[[str], Any]) -> Any:
+def _value(text: str, described: Any, root: Any) -> Any:
+    """Return a value with the type of its schema. A text that does not match stays a text."""
     if text in listed_values(described, root) or is_text(described, root):
         return text
-    types = {type for part in _alternatives(described, root) for type in _types(part)}
+    types = _kinds(described, root)
     word = text.strip()
     value: Any = text
     if "boolean" in types and word in ("True", "False"):  # as templates in Python's Jinja write them

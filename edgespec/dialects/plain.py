@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgespec.dialects.calls import Part, Schemas, ToolCall
+from edgespec.dialects.calls import AnyCall, CallPiece, Part, Schemas, ToolCall
 from edgespec.dialects.dialect import HERMES, THINK, Dialect
 from edgespec.dialects.reader import reader
 
@@ -57,10 +57,12 @@ class PlainText:
     def _written(self, parts: Iterable[Part]) -> str:
         text = ""
         for part in parts:
-            if isinstance(part, ToolCall):
+            if isinstance(part, CallPiece):
+                continue  # the whole call follows
+            if isinstance(part, AnyCall):
                 open, close = HERMES.call
-                call = f'{{"name": "{part.name}", "arguments": {part.arguments}}}'
-                text += f"{self._closed()}{open}\n{call}\n{close}"
+                text += f'{self._closed()}{open}\n{{"name": "{part.name}", "arguments": {part.arguments}'
+                text += f"}}\n{close}" if isinstance(part, ToolCall) else ""
             elif part[0] == "thinking":
                 if self._hides:
                     continue

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgespec.dialects.calls import Part, Schemas, ToolParser, begun
+from edgespec.dialects.calls import Part, Schemas, ToolParser
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import format_of, or_bare
 from edgespec.dialects.messages import MessagesReader, PartsReader
+from edgespec.dialects.source import begun
 
 
 def reader(

@@ -14,7 +14,7 @@ from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
 from edgespec.batch.messages import call_of, message_of
-from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.calls import AnyCall, CallPiece, ToolCall
 from edgespec.serve.chat import BlockObject, Call, End, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of
@@ -173,12 +173,15 @@ class MessageObject(BlockObject):
     def _first(self) -> Events:
         yield {"type": "message_start", "message": self.object}
 
-    def _tool(self, tool: ToolCall) -> Events:
-        block = {"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}}
-        yield from self._begin(block)
-        delta = {"type": "input_json_delta", "partial_json": tool.arguments}
-        yield {"type": "content_block_delta", "index": self._number, "delta": delta}
-        self._blocks[-1] = block | {"input": json.loads(tool.arguments)}
+    def _tool(self, tool: CallPiece | AnyCall) -> Events:
+        if isinstance(tool, AnyCall):  # a call that is cut off has no object
+            self._blocks[-1]["input"] = json.loads(tool.arguments) if isinstance(tool, ToolCall) else {}
+            yield from self._close()
+        elif tool.text:
+            delta = {"type": "input_json_delta", "partial_json": tool.text}
+            yield {"type": "content_block_delta", "index": self._number, "delta": delta}
+        else:
+            yield from self._begin({"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}})
 
     def _more(self, kind: str, text: str) -> Events:
         if not self._is_open or self._blocks[-1]["type"] != kind:
@@ -193,7 +196,7 @@ class MessageObject(BlockObject):
         self._blocks.append(dict(block))
         yield {"type": "content_block_start", "index": self._number, "content_block": block}
 
-    def _close(self, end: End | None = None) -> Events:
+    def _close(self, *, is_cut: bool = False) -> Events:
         if self._is_open:
             self._is_open = False
             yield {"type": "content_block_stop", "index": self._number}

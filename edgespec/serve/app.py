@@ -156,13 +156,13 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
         async def whole() -> Any:
             async with begun() as (writer, found):
                 async for piece in found:
-                    writer.take(piece)
+                    writer.take(writer.shown(piece))
                 return writer.whole()
 
         async def chunks() -> AsyncGenerator[dict[str, Any], None]:
             async with begun() as (writer, found):
                 async for piece in found:
-                    for chunk in writer.chunks(piece):
+                    for chunk in writer.chunks(writer.shown(piece)):
                         yield chunk
                 for chunk in writer.rest():
                     yield chunk

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from edgespec.core.stats import Stats
-from edgespec.dialects.calls import Part, Schemas, ToolCall
+from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, Part, Schemas, ToolCall
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
 from edgespec.events import TokenEvent, ended_json
@@ -43,15 +43,15 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A new part of the answer `index`: text, reasoning, a tool call, or the end; one of them in each piece. `tokens`
-    are the tokens of the part, if the client wants them or log-probabilities; a piece may have only tokens. The first
-    piece may be the `prompt`, with log-probabilities of its tokens. Before it, `progress` is what is read of the
-    prompt, under the names of llama.cpp's server."""
+    """A new part of the answer `index`: text, reasoning, a part of a tool call, or the end; one of them in each piece.
+    The pieces of a call are followed by the whole call. `tokens` are the tokens of the part, if the client wants them
+    or log-probabilities; a piece may have only tokens. The first piece may be the `prompt`, with log-probabilities of
+    its tokens. Before it, `progress` is what is read of the prompt, under the names of llama.cpp's server."""
 
     index: int
     text: str = ""
     reasoning: str = ""
-    tool: ToolCall | None = None
+    tool: CallPiece | AnyCall | None = None
     end: End | None = None
     tokens: tuple[TokenEvent, ...] = ()
     prompt: tuple[TokenEvent, ...] = ()
@@ -116,7 +116,7 @@ class Answer:
 
     texts: list[str] = field(default_factory=list)
     reasoning: list[str] = field(default_factory=list)
-    calls: list[ToolCall] = field(default_factory=list)
+    calls: list[AnyCall] = field(default_factory=list)
     tokens: list[TokenEvent] = field(default_factory=list)
     prompt: list[TokenEvent] = field(default_factory=list)
     end: End | None = None
@@ -158,10 +158,20 @@ class Writer(ABC):
         answer = self.answers[piece.index]
         answer.texts.append(piece.text)
         answer.reasoning.append(piece.reasoning)
-        answer.calls += [piece.tool] if piece.tool else []
+        answer.calls += [piece.tool] if isinstance(piece.tool, AnyCall) else []
         answer.tokens += piece.tokens
         answer.prompt += piece.prompt
         answer.end = piece.end
+
+    def shown(self, piece: Piece) -> Piece:
+        """Return a piece as this format can have it: a call that is cut off is text if only complete calls are sent."""
+        if isinstance(piece.tool, CutCall) and not self.has_pieces(piece.tool):
+            return replace(piece, text=piece.tool.text, tool=None)
+        return piece
+
+    def has_pieces(self, tool: AnyCall) -> bool:
+        """Return whether the arguments of a call are sent before it is complete."""
+        return True
 
     @abstractmethod
     def whole(self) -> Any:
@@ -223,9 +233,8 @@ class BlockObject(Writer):
                 yield from self._more(kind, text)
         if piece.tool is not None:
             yield from self._tool(piece.tool)
-            yield from self._close()
         if piece.end is not None:
-            yield from self._close(piece.end)
+            yield from self._close(is_cut=piece.end.reason == "length")
             self.object = self.object | self._ended(piece.end)
             self.object |= {"timings": timings(piece.end.stats), "seed": self.call.requests[0].seed, **piece.end.more}
             yield from self._last(piece.end)
@@ -243,12 +252,12 @@ class BlockObject(Writer):
         """Add text to the last block if it is open and of this kind, else to a new one."""
 
     @abstractmethod
-    def _tool(self, tool: ToolCall) -> Events:
-        """Write a whole call, and leave its block open."""
+    def _tool(self, tool: CallPiece | AnyCall) -> Events:
+        """Begin the block of a call with its first piece, add the others, and close it with the whole call."""
 
     @abstractmethod
-    def _close(self, end: End | None = None) -> Events:
-        """End the last block if it is open; `end` is that of the answer, if it ends with the block."""
+    def _close(self, *, is_cut: bool = False) -> Events:
+        """End the last block if it is open."""
 
     @abstractmethod
     def _ended(self, end: End) -> dict[str, Any]:
@@ -282,7 +291,7 @@ class _Reader:
                 dialect, opened = replace(dialect, reasoning=None), None
             self._reader = reader(dialect, call.schemas, opened=opened, most=call.most_calls, is_forced=call.is_forced)
         self._words = call.words
-        self._calls_tools = False
+        self._calls_tools = self._is_cut = False  # in a call
         self._n_tokens = self._n_reasoning = 0
         self._call, self._is_begun = call, False
         self._prompt: list[TokenEvent] = []
@@ -317,19 +326,21 @@ class _Reader:
         was_inside = bool(self._reader and self._reader.is_inside)
         parts: list[Part] = self._reader.push(said) if self._reader else [("answer", said)]
         is_inside = bool(self._reader and self._reader.is_inside)
-        if was_inside or is_inside or any(not isinstance(part, ToolCall) and part[0] == "thinking" for part in parts):
+        if was_inside or is_inside or any(isinstance(part, tuple) and part[0] == "thinking" for part in parts):
             self._n_reasoning = self._n_tokens
         if event.is_last and self._reader:
             parts += self._reader.end()
-        made = [self._piece(part) for part in parts if isinstance(part, ToolCall) or part[1]]
-        self._calls_tools |= any(piece.tool for piece in made)
+        made = [self._piece(part) for part in parts if not isinstance(part, tuple) or part[1]]
+        self._calls_tools |= any(isinstance(piece.tool, ToolCall) for piece in made)
+        self._is_cut |= any(isinstance(piece.tool, CutCall) for piece in made)
         if self._wants_tokens and not event.is_last:
             first = made.pop(0) if made else Piece(self._index)
             made.insert(0, replace(first, tokens=(event,)))
         if event.is_last:
             more = ended_json(event.finish_reason)
             reason = more.pop("finish_reason")
-            reason = "tool_calls" if self._calls_tools and reason == "stop" else reason
+            if self._calls_tools and not self._is_cut and reason == "stop":
+                reason = "tool_calls"
             stats = event.stats or Stats()
             end = End(str(reason), stats, self._n_tokens, event.cut, self._n_reasoning, more)
             made.append(Piece(self._index, end=end))
@@ -342,7 +353,7 @@ class _Reader:
         return said if content and content.startswith(said[: len(content)]) else self._before + said
 
     def _piece(self, part: Part) -> Piece:
-        if isinstance(part, ToolCall):
+        if not isinstance(part, tuple):
             return Piece(self._index, tool=part)
         kind, text = part
         if self._call.splits and kind == "thinking":

@@ -14,7 +14,7 @@ from edgespec.batch.fields import Fields
 from edgespec.batch.images import image_of
 from edgespec.batch.known import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
 from edgespec.batch.openai import token_logprob
-from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.calls import AnyCall
 from edgespec.serve.chat import Call, Piece, Writer, line
 from edgespec.serve.errors import Names, ollama_body
 from edgespec.serve.openai import chat_of, text_of
@@ -155,14 +155,18 @@ class OllamaChatObject(Writer):
     def event(chunk: Mapping[str, Any]) -> bytes:
         return f"{line(chunk)}\n".encode()
 
+    def has_pieces(self, tool: AnyCall) -> bool:
+        return False
+
     def whole(self) -> dict[str, Any]:
         answer = self.answers[0]
         piece = Piece(0, "".join(answer.texts), "".join(answer.reasoning), end=answer.end, tokens=tuple(answer.tokens))
         return self._part(piece, answer.calls) | self._end(piece)
 
     def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        if piece.text or piece.reasoning or piece.tool or (piece.tokens and self.call.wants_tokens):
-            yield self._part(piece, [piece.tool] if piece.tool else []) | {"done": False}
+        calls = [piece.tool] if isinstance(piece.tool, AnyCall) else []
+        if piece.text or piece.reasoning or calls or (piece.tokens and self.call.wants_tokens):
+            yield self._part(piece, calls) | {"done": False}
         if piece.end is not None:
             yield self._object(self.call.model) | self._end(piece)
 
@@ -178,7 +182,7 @@ class OllamaChatObject(Writer):
         said = {"message": {"role": "assistant", "content": text} | more} if cls._is_chat else {"response": text} | more
         return {"model": model, "created_at": created} | said
 
-    def _part(self, piece: Piece, calls: list[ToolCall]) -> dict[str, Any]:
+    def _part(self, piece: Piece, calls: list[AnyCall]) -> dict[str, Any]:
         said: dict[str, Any] = {"thinking": piece.reasoning} if piece.reasoning else {}
         if calls:
             said["tool_calls"] = [_tool_call(call) for call in calls]
@@ -218,6 +222,6 @@ def _finite(token: dict[str, Any]) -> dict[str, Any]:
     return token | {"logprob": LOWEST if token["logprob"] is None else token["logprob"]} | more
 
 
-def _tool_call(call: ToolCall) -> dict[str, Any]:
+def _tool_call(call: AnyCall) -> dict[str, Any]:
     function = {"index": call.number, "name": call.name, "arguments": json.loads(call.arguments)}
     return {"id": call.id, "function": function}

@@ -16,7 +16,7 @@ from edgespec.batch.known import CHAT, TEXT, Known
 from edgespec.batch.messages import chat_messages, check_count
 from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
-from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.calls import AnyCall, CallPiece
 from edgespec.events import TokenEvent
 from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
@@ -210,11 +210,13 @@ class ChatObject(Writer):
             yield self._chunk(index, {"role": "assistant", "content": ""})
         if piece.progress is not None:
             yield self._chunk(index, {} if self._is_chat else "") | {"prompt_progress": piece.progress}
-        if piece.text or piece.reasoning or piece.tool or piece.tokens or piece.prompt:
+        tool = self._tool_delta(piece.tool) if piece.tool is not None else None
+        if piece.text or piece.reasoning or tool or piece.tokens or piece.prompt:
             tokens = {"tokens": _as_json(piece.tokens)} if self.call.returns_tokens and piece.tokens else {}
             said = (*piece.prompt, *piece.tokens)
             logprobs = self._logprobs(index, said) if said and self.call.wants_tokens else None
-            yield self._chunk(index, self._delta(piece) if self._is_chat else piece.text, logprobs=logprobs) | tokens
+            what = self._delta(piece, tool) if self._is_chat else piece.text
+            yield self._chunk(index, what, logprobs=logprobs) | tokens
         if piece.end is not None:
             self.answers[index].end = piece.end
             last = self._chunk(index, {} if self._is_chat else "", finish_reason=piece.end.reason)
@@ -247,7 +249,7 @@ class ChatObject(Writer):
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
             if reasoning := "".join(answer.reasoning):
                 message["reasoning_content"] = reasoning
-            if answer.calls:  # each call comes in one piece
+            if answer.calls:
                 message["tool_calls"] = [self._tool_call(tool) for tool in answer.calls]
                 message["content"] = text or None
             made["message"] = message
@@ -259,20 +261,32 @@ class ChatObject(Writer):
             made |= {"tokens": _as_json(answer.tokens), "cut": end.cut}
         return made
 
-    def _delta(self, piece: Piece) -> dict[str, Any]:
+    def _delta(self, piece: Piece, tool: Mapping[str, Any] | None) -> dict[str, Any]:
         delta: dict[str, Any] = {}
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
-        if piece.tool is not None:
-            delta["tool_calls"] = [{"index": piece.tool.number, **self._tool_call(piece.tool)}]
+        if tool is not None:
+            delta["tool_calls"] = [tool]
         if piece.text or not delta:
             delta["content"] = piece.text
         return delta
 
-    def _tool_call(self, tool: ToolCall) -> dict[str, Any]:
-        text = self._tools.input_of(tool)
-        if text is not None:
-            return {"id": tool.id, "type": "custom", "custom": {"name": tool.name, "input": text}}
+    def has_pieces(self, tool: AnyCall) -> bool:
+        return not self._tools.is_custom(tool)
+
+    def _tool_delta(self, tool: CallPiece | AnyCall) -> dict[str, Any] | None:
+        """Return what is new of a call. One whose input is a text is sent when it is complete."""
+        if isinstance(tool, AnyCall):
+            return {"index": tool.number, **self._tool_call(tool)} if self._tools.is_custom(tool) else None
+        if self._tools.is_custom(tool):
+            return None
+        if tool.text:
+            return {"index": tool.number, "function": {"arguments": tool.text}}
+        return {"index": tool.number, **self._tool_call(AnyCall(tool.name, "", id=tool.id))}
+
+    def _tool_call(self, tool: AnyCall) -> dict[str, Any]:
+        if self._tools.is_custom(tool):
+            return {"id": tool.id, "type": "custom", "custom": {"name": tool.name, "input": self._tools.input_of(tool)}}
         return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
 
     def _logprobs(self, index: int, tokens: Sequence[TokenEvent]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import RESPONSES
 from edgespec.batch.messages import call_of, message_of, role_in
-from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.calls import AnyCall, CallPiece, CutCall
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.openai import chat_of
@@ -195,17 +195,32 @@ class ResponseObject(BlockObject):
         yield self._event("response.created", response=self.object)
         yield self._event("response.in_progress", response=self.object)
 
-    def _tool(self, tool: ToolCall) -> Events:
-        text = self._tools.input_of(tool)
-        kind, prefix, field, said = "function_call", "fc", "arguments", tool.arguments
-        if text is not None:
-            kind, prefix, field, said = "custom_tool_call", "ctc", "input", text
-        yield from self._begin(kind, prefix, {"call_id": tool.id, **self._tools.named(tool), field: ""})
-        where = self._where()
-        yield self._event(f"response.{kind}_{field}.delta", **where, delta=said)
-        self._blocks[-1][field] = said
-        name = {"name": self._blocks[-1]["name"]} if text is None else {}
-        yield self._event(f"response.{kind}_{field}.done", **where, **name, **{field: said})
+    def has_pieces(self, tool: AnyCall) -> bool:
+        return not self._tools.is_custom(tool)
+
+    def _tool(self, tool: CallPiece | AnyCall) -> Events:
+        if self._tools.is_custom(tool):  # is sent when it is complete
+            if isinstance(tool, AnyCall):
+                yield from self._custom(tool)
+        elif isinstance(tool, AnyCall):
+            item = self._blocks[-1]
+            item["arguments"] = tool.arguments
+            done = {"name": item["name"], "arguments": tool.arguments}
+            yield self._event("response.function_call_arguments.done", **self._where(), **done)
+            yield from self._close(is_cut=isinstance(tool, CutCall))
+        elif tool.text:
+            yield self._event("response.function_call_arguments.delta", **self._where(), delta=tool.text)
+        else:
+            what = {"call_id": tool.id, **self._tools.named(tool), "arguments": ""}
+            yield from self._begin("function_call", "fc", what)
+
+    def _custom(self, tool: AnyCall) -> Events:
+        said = self._tools.input_of(tool)
+        yield from self._begin("custom_tool_call", "ctc", {"call_id": tool.id, **self._tools.named(tool), "input": ""})
+        self._blocks[-1]["input"] = said
+        yield self._event("response.custom_tool_call_input.delta", **self._where(), delta=said)
+        yield self._event("response.custom_tool_call_input.done", **self._where(), input=said)
+        yield from self._close()
 
     def _where(self) -> dict[str, Any]:
         return {"item_id": self._blocks[-1]["id"], "output_index": self._number}
@@ -230,11 +245,11 @@ class ResponseObject(BlockObject):
         item = dict(self._blocks[-1])
         yield self._event("response.output_item.added", output_index=self._number, item=item)
 
-    def _close(self, end: End | None = None) -> Events:
+    def _close(self, *, is_cut: bool = False) -> Events:
         if not self._is_open:
             return
         self._is_open, item = False, self._blocks[-1]
-        item["status"] = "incomplete" if end is not None and end.reason == "length" else "completed"
+        item["status"] = "incomplete" if is_cut else "completed"
         for part in item.get("content", ()):
             where = {**self._where(), "content_index": 0}
             said = {name: part[name] for name in ("text", "logprobs") if name in part}

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
-from edgespec.dialects.calls import Format, ToolCall, ToolParser
+from edgespec.dialects.calls import CutCall, Format, Read, ToolCall, ToolParser
 from edgespec.dialects.dialect import HERMES
 from edgespec.dialects.forms import format_of
 from edgespec.dialects.templates import dialect_of
@@ -191,5 +191,8 @@ class TextFilter:
         rest = "".join(part for _, part in self._thinking.end())
         return rest if self._is_thinking else self._said([*self._parser.feed(rest), *self._parser.end()])
 
-    def _said(self, parts: Sequence[str | ToolCall]) -> str:
-        return "".join(part for part in parts if isinstance(part, str))
+    def _said(self, parts: Sequence[Read]) -> str:
+        """Return the text of an answer. A call that is cut off cannot be run: it is text."""
+        return "".join(
+            part.text if isinstance(part, CutCall) else part for part in parts if isinstance(part, str | CutCall)
+        )

@@ -99,7 +99,7 @@ def test_an_answer_in_pieces_is_read(
 )
 def test_values_of_gemma_have_their_types(written: str, expected: dict[str, Any]) -> None:
     found = reader(GEMMA_4, {"f": {}})
-    (call,) = [*found.push(f"<|tool_call>call:f{written}<tool_call|>"), *found.end()]
+    *_, call = [*found.push(f"<|tool_call>call:f{written}<tool_call|>"), *found.end()]
     assert isinstance(call, ToolCall)
     assert json.loads(call.arguments) == expected
 
@@ -150,17 +150,20 @@ def test_no_answer_is_an_error(dialect: Dialect) -> None:
         "<|tool_call>call:weather{city:" + "{a:" * 5000 + "<tool_call|>",
     ],
 )
-def test_what_is_nested_too_deeply_is_text(text: str) -> None:
-    assert read(GEMMA_4, text, 10_000) == ("", text, [])
+def test_what_is_nested_too_deeply_is_no_call(text: str) -> None:
+    _, said, calls = read(GEMMA_4, text, 10_000)
+    assert not calls
+    assert said
+    assert text.endswith(said)
 
 
 def test_calls_of_python_that_are_none_are_text() -> None:
-    for call in (
-        "weather(1)",
-        "weather(city=[].x)",
-        "weather(city={[]: 1})",
-        "weather(" + "-" * 9000 + "1)",
-        "weather(a=1b)",
-    ):
+    for call in ("weather(1)", "weather(" + "-" * 9000 + "1)", "nobody(city=1)", "weather(**city)"):
         text = f"<|tool_call_start|>[{call}]<|tool_call_end|>"
         assert read(LFM2, text, 10_000) == ("", text, []), call[:30]
+
+
+def test_calls_of_python_with_other_values_than_literals_are_not_complete() -> None:
+    for value in ("[].x)", "{[]: 1})", "1b)", "'a' + 'b')", "-" * 9000 + "1)", "b'a')", '"a" "b")', "1, city=2)"):
+        text = f"<|tool_call_start|>[weather(city={value}]<|tool_call_end|>"
+        assert len(read(LFM2, text, 10_000)[2]) == (value == '"a" "b")'), value[:30]

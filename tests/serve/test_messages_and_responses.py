@@ -10,7 +10,7 @@ import pytest
 from serving import Serving
 
 from edgespec.core.stats import Stats
-from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.calls import CallPiece, ToolCall
 from edgespec.serve.anthropic import MessageObject
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.responses import ResponseObject
@@ -76,8 +76,12 @@ def test_tools_of_messages(server: Serving) -> None:
     (block,) = whole["content"]
     assert (block["type"], block["name"], block["input"]) == ("tool_use", "weather", {"city": "Rome"})
     assert whole["stop_reason"] == "tool_use"
-    kinds = [event["type"] for event in streamed(server, MESSAGES, body)]
-    assert kinds[1:4] == ["content_block_start", "content_block_delta", "content_block_stop"]
+    events = streamed(server, MESSAGES, body)
+    kinds = [event["type"] for event in events]
+    assert [*dict.fromkeys(kinds[1:-2])] == ["content_block_start", "content_block_delta", "content_block_stop"]
+    pieces = [event["delta"]["partial_json"] for event in events if event["type"] == "content_block_delta"]
+    assert len(pieces) > 1
+    assert json.loads("".join(pieces)) == block["input"]
     result = {"type": "tool_result", "tool_use_id": block["id"], "content": [{"type": "text", "text": "sunny"}]}
     talk = [*ASKED, {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, block]}]
     talk.append({"role": "user", "content": [result, {"type": "text", "text": "So?"}]})
@@ -330,6 +334,9 @@ PIECES = [
     Piece(0, reasoning="h"),
     Piece(0, reasoning="m"),
     Piece(0, "Yes."),
+    Piece(0, tool=CallPiece("f", "", 0, "a")),
+    Piece(0, tool=CallPiece("f", '{"x": ', 0, "a")),
+    Piece(0, tool=CallPiece("f", "1}", 0, "a")),
     Piece(0, tool=ToolCall("f", '{"x": 1}', 0, "a")),
     Piece(0, end=End("tool_calls", Stats(), 5)),
 ]

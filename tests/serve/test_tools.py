@@ -101,8 +101,8 @@ def test_calls_are_found_however_the_text_arrives(
         (TAGS, '<tool_call>{"name": "weather", "arguments": [1]}</tool_call>'),
         (TAGS, '<tool_call>{"name": ["weather"], "arguments": {"x": NaN}}'),
         (TAGS, "<tool_call>" + "[" * 5000),
-        (TAGS, '<tool_call>{"name": "weather", "arguments": {"a": ' + "[" * 99 + "]" * 99 + "}}</tool_call>"),
-        (TAGS, "<tool_call>\n<function=write>\n<parameter=path>\nab"),
+        (TAGS, '<tool_call>{"name": "weather", "arg'),
+        (TAGS, "<tool_call>\n<function=write>\n<param"),
         (MISTRAL, "[TOOL_CALLS] or not, \n"),
         (LLAMA, '{"city": "Rome"} \n'),
         (LLAMA, '<|python_tag|>print("hello")'),
@@ -128,8 +128,15 @@ def test_a_tool_that_must_be_called_is_called(server: Serving, choice: Any) -> N
     assert json.loads(call["function"]["arguments"])["city"] in ("Paris", "Rome")
     with server.client() as client, client.stream("POST", CHAT, json=body | {"stream": True}) as response:
         chunks = [json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: {")]
-    deltas = [call for c in chunks for call in c["choices"][0]["delta"].get("tool_calls", [])]
-    assert [delta["function"] for delta in deltas] == [call["function"]]
+    first, *others = [call for c in chunks for call in c["choices"][0]["delta"].get("tool_calls", [])]
+    assert first == {
+        "index": 0,
+        "id": first["id"],
+        "type": "function",
+        "function": {"name": "weather", "arguments": ""},
+    }
+    assert len(others) > 1
+    assert "".join(delta["function"]["arguments"] for delta in others) == call["function"]["arguments"]
     assert chunks[-1]["choices"][0]["finish_reason"] == "tool_calls"
 
 

@@ -55,6 +55,8 @@ def test_arguments_are_shown_as_they_are() -> None:
         (f"<think>{CALL}</think>\n\nSo:\n{CALL}", f"<think>{CALL}</think>\n\nSo:"),
         (f"<think>never ends {CALL}", f"<think>never ends {CALL}"),
         ("<tool_call>nothing", "<tool_call>nothing"),
+        (f"Cut: {CALL[:-20]}", f"Cut: {CALL[:-20]}"),
+        (f"Broken: {CALL[:-20]}!", f"Broken: {CALL[:-20]}!"),
         ("", ""),
     ],
 )

@@ -11,7 +11,7 @@ from typing import Any
 
 from edgespec.batch.bad_input import wrong
 from edgespec.batch.fields import Fields
-from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.calls import AnyCall, CallPiece
 
 Tool = dict[str, Any]
 
@@ -70,15 +70,17 @@ class ClientTools:
             if tool.get("type") == "custom":
                 self._customs.add(name)
 
-    def named(self, call: ToolCall) -> dict[str, Any]:
+    def named(self, call: CallPiece | AnyCall) -> dict[str, Any]:
         """Return the name of a tool, with its group if it has one."""
         group, name = self._groups.get(call.name, ("", call.name))
         return {"name": name} | ({"namespace": group} if group else {})
 
-    def input_of(self, call: ToolCall) -> str | None:
-        """Return the text for a tool whose input is a text; None for a function."""
-        if call.name not in self._customs:
-            return None
+    def is_custom(self, call: CallPiece | AnyCall) -> bool:
+        """Return whether the input of a tool is a text."""
+        return call.name in self._customs
+
+    def input_of(self, call: AnyCall) -> str:
+        """Return the text for a tool whose input is a text."""
         given = json.loads(call.arguments).get("input")
         return given if isinstance(given, str) else call.arguments
 
