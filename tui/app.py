@@ -300,6 +300,7 @@ class ChatApp(BaseApp):
             return
         is_by_key = self.focused is not None and self.transcript in self.focused.ancestors
         with self.reporting():
+            self.jobs.check_not_answering()
             self.session.step(event.key, event.step)
         await self.redraw()
         await self.transcript.reveal(self.session.turns[index].key, focuses=is_by_key)
@@ -339,6 +340,7 @@ class ChatApp(BaseApp):
     async def _open_chat(self, event: ChatChosen) -> None:
         session = self.session
         try:
+            self.jobs.check_not_answering()
             session.open(event.chat)
             if event.key is not None and all(turn.key != event.key for turn in session.turns):
                 session.switch(event.key)
@@ -355,6 +357,8 @@ class ChatApp(BaseApp):
     @on(ChangeChat)
     async def _change_chat(self, event: ChangeChat) -> None:
         with self.reporting():
+            if self.session.chat in event.deletes:
+                self.jobs.check_not_answering()
             event.change(self.session)
         await self.redraw()
 

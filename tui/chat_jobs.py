@@ -58,6 +58,11 @@ class ChatJobs:
             what = "an answer is being generated" if self._app.is_answering else "a model is loading"
             raise BusyError(what, hint="Esc stops it")
 
+    def check_not_answering(self) -> None:
+        """Raises BusyError from the beginning to the end of a job that answers."""
+        if self._app.is_answering:
+            self.check_free()
+
     def send(self, text: str) -> None:
         """Send a message with the attached files, or let it wait while a job runs."""
         message = self.waiting.typed(text)

@@ -49,9 +49,10 @@ class Searched(Message):
 
 @dataclass
 class ChangeChat(Message):
-    """The user wants to change a chat of the store. `change` raises StoreError."""
+    """The user wants to change a chat of the store, or to delete chats. `change` raises EdgespecError."""
 
     change: Change
+    deletes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,8 @@ class Sidebar(Vertical):
     def action_rename(self) -> None:
         if chat := self._highlighted_chat():
             self._ask(
-                TextScreen("title", chat.title), lambda title: partial(_rename, chat.id, title) if title else None
+                TextScreen("title", chat.title),
+                lambda title: ChangeChat(partial(_rename, chat.id, title)) if title else None,
             )
 
     def action_mark(self) -> None:
@@ -209,11 +211,12 @@ class Sidebar(Vertical):
         """Delete the marked chats, or without marks the highlighted one, if the user confirms it."""
         chats = [*self._marked.values()] or [*filter(None, [self._highlighted_chat()])]
 
-        def change_for(answer: str) -> Change | None:
+        def change_for(answer: str) -> ChangeChat | None:
             if not answer:
                 return None
             self._mark({})
-            return lambda session: session.delete(*(chat.id for chat in chats))
+            ids = tuple(chat.id for chat in chats)
+            return ChangeChat(lambda session: session.delete(*ids), ids)
 
         question = ChoiceScreen("delete", _in_question(chats), [Choice("", "No"), Choice("yes", "Yes, delete")])
         self._ask(question, change_for)
@@ -224,14 +227,14 @@ class Sidebar(Vertical):
             with suppress(StoreError):
                 folders = self._store.folders()
             question = TextScreen("folder (leave empty for none)", chat.folder, folders)
-            self._ask(question, lambda folder: lambda session: session.store.move(chat.id, folder))
+            self._ask(question, lambda folder: ChangeChat(lambda session: session.store.move(chat.id, folder)))
 
-    def _ask(self, question: Dialog[str], change_for: Callable[[str], Change | None]) -> None:
+    def _ask(self, question: Dialog[str], change_for: Callable[[str], ChangeChat | None]) -> None:
         """Ask a question on a chat, and change the chat as the answer requires."""
 
         def take(answer: str | None) -> None:
             if answer is not None and (change := change_for(answer)) is not None:
-                self.post_message(ChangeChat(change))
+                self.post_message(change)
 
         self.app.push_screen(question, take)
 

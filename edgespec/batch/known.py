@@ -298,8 +298,8 @@ BLOCK: Known = {
     **refused("toolset_name"),
 }
 MESSAGE_TOOL: Known = {
-    **read("type name description input_schema strict"),
-    **harmless("cache_control eager_input_streaming"),
+    **read("type name description input_schema strict eager_input_streaming"),
+    **harmless("cache_control"),
     **only(allowed_callers=(["direct"],)),
     **harmless("defer_loading"),
     **refused("input_examples"),

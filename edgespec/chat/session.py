@@ -274,8 +274,10 @@ class Session(ToolUse, Closable):
             failure = error
             recording.reason = "error"
         finally:
-            self.is_answering = False
-            self._finish(recording, replaced)
+            try:
+                self._finish(recording, replaced)
+            finally:
+                self.is_answering = False  # only now: another chat could be opened meanwhile
         yield from self.new_notes()
         if begun is not None and recording.reason == "stop" and not recording.new_text:
             yield Notice("the answer was complete: the model added nothing")

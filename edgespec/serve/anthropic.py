@@ -14,7 +14,7 @@ from edgespec.batch.fields import Fields, content_of
 from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
 from edgespec.batch.messages import call_of, message_of
-from edgespec.dialects.calls import AnyCall, CallPiece, ToolCall
+from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, ToolCall
 from edgespec.serve.chat import BlockObject, Call, End, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of
@@ -141,6 +141,47 @@ def _choice(given: Fields) -> dict[str, Any]:
 # --- answers ----------------------------------------------------------------------------------------------------------
 
 
+class Members:
+    """The text of a JSON object that arrives in pieces, up to the end of its last complete member.
+
+    As in Anthropic's API, a member of the arguments of a call is sent when it is complete. So the arguments of a call
+    that is cut off are still an object.
+    """
+
+    def __init__(self) -> None:
+        self.text = ""
+        self._held = ""
+        self._depth = 0
+        self._in_text = self._is_escaped = False
+
+    def add(self, text: str) -> str:
+        """Take more of the text. Return what follows the text so far."""
+        before, self._held = len(self._held), self._held + text
+        end = 0
+        for place, character in enumerate(text, before):
+            if self._in_text:
+                self._in_text = self._is_escaped or character != '"'
+                self._is_escaped = character == "\\" and not self._is_escaped
+            elif character == '"':
+                self._in_text = True
+            elif character in "{[":
+                self._depth += 1
+            elif character in "}]":
+                self._depth -= 1
+                end = place + 1 if not self._depth else end
+            elif character == "," and self._depth == 1:
+                end = place
+        ended, self._held = self._held[:end], self._held[end:]
+        self.text += ended
+        return ended
+
+    def closed(self) -> str:
+        """Return the end of an object that gets no more members."""
+        end = "}" if self.text else "{}"
+        self.text += end
+        return end
+
+
 class MessageObject(BlockObject):
     """Writes the answer to a call as Anthropic's object, whole or as events."""
 
@@ -159,6 +200,9 @@ class MessageObject(BlockObject):
         super().__init__(call, body)
         thinking = body.get("thinking")
         self._omits_thinking = isinstance(thinking, dict) and thinking.get("display") == "omitted"
+        tools = [tool for tool in body.get("tools") or () if isinstance(tool, dict)]
+        self._eager = {tool.get("name") for tool in tools if tool.get("eager_input_streaming") is True}
+        self._input: Members | None = None  # of the last call, unless its arguments are sent as they come
         self.object = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
@@ -174,14 +218,23 @@ class MessageObject(BlockObject):
         yield {"type": "message_start", "message": self.object}
 
     def _tool(self, tool: CallPiece | AnyCall) -> Events:
-        if isinstance(tool, AnyCall):  # a call that is cut off has no object
-            self._blocks[-1]["input"] = json.loads(tool.arguments) if isinstance(tool, ToolCall) else {}
-            yield from self._close()
-        elif tool.text:
-            delta = {"type": "input_json_delta", "partial_json": tool.text}
-            yield {"type": "content_block_delta", "index": self._number, "delta": delta}
-        else:
+        if isinstance(tool, CallPiece) and not tool.text:
+            self._input = None if tool.name in self._eager else Members()
             yield from self._begin({"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}})
+        elif isinstance(tool, CallPiece):
+            yield from self._more_input(self._input.add(tool.text) if self._input else tool.text)
+        else:
+            members = self._input
+            if isinstance(tool, CutCall) and members:
+                yield from self._more_input(members.closed())
+            whole = tool.arguments if isinstance(tool, ToolCall) else members.text if members else "{}"
+            self._blocks[-1]["input"] = json.loads(whole)
+            yield from self._close()
+
+    def _more_input(self, text: str) -> Events:
+        if text:
+            delta = {"type": "input_json_delta", "partial_json": text}
+            yield {"type": "content_block_delta", "index": self._number, "delta": delta}
 
     def _more(self, kind: str, text: str) -> Events:
         if not self._is_open or self._blocks[-1]["type"] != kind:

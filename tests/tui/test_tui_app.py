@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
 from itertools import cycle
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 from fake_engine import FakeEngine
+from talks import talk
 from textual.command import CommandList
 from textual.events import Key, Paste, Resize
 from textual.geometry import Size
@@ -38,7 +40,7 @@ from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog
 from edgespec.tui.palette import Palette
 from edgespec.tui.picker import ModelPicker
-from edgespec.tui.sidebar import ChatChosen, ChatList, Sidebar
+from edgespec.tui.sidebar import ChangeChat, ChatChosen, ChatList, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
 from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
 
@@ -973,6 +975,40 @@ def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
         assert "hello there" in shown(app)
 
     on_new_screen(steps, size=size)
+
+
+@pytest.mark.parametrize("at", ["the beginning", "the end"])
+def test_another_chat_cannot_be_opened_while_an_answer_begins_or_ends(at: str) -> None:
+    """The answer would continue in one chat, and be saved in the other."""
+    store = Store.in_memory()
+    other, _ = talk(store, "another", "chat")
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        session, waits, goes_on = app.session, threading.Event(), threading.Event()
+        begun, ended = session.ask, session._finish
+
+        def wait() -> None:
+            waits.set()
+            goes_on.wait(30)
+
+        if at == "the beginning":
+            session.ask = lambda *args: (wait(), begun(*args))[1]  # type: ignore[method-assign]
+        else:
+            session._finish = lambda *args: (wait(), ended(*args))[1]  # type: ignore[method-assign,func-returns-value]
+        app.composer.input.put("hello")
+        await pilot.press("enter")
+        await wait_until(pilot, waits.is_set)
+        app.query_one(Sidebar).post_message(ChatChosen(other))
+        chat = session.chat or ""
+        app.query_one(Sidebar).post_message(ChangeChat(lambda session: session.delete(chat), (chat,)))
+        await pilot.pause()
+        goes_on.set()
+        await idle(app, pilot)
+        assert contents(app) == ["hello", "one"]
+        assert session.store_error is None
+        assert [turn.content for turn in session.store.path(session.store.find("last").head)] == ["hello", "one"]
+
+    on_new_screen(steps, store=store)
 
 
 def test_a_dialog_is_closed_with_those_above_it_and_only_once() -> None:
