@@ -128,6 +128,11 @@ class ChatJobs:
             self._app.composer.say("stopping ...")
         return self._job is not None
 
+    def end_reasoning(self) -> None:
+        """End the reasoning of the answer that is being generated."""
+        self._cancel.end_reasoning()
+        self._app.composer.say("ending the reasoning ...")
+
     def close(self) -> None:
         """Stop the current job and wait for its end, so that the whole answer is saved."""
         self._session.states.end_idle()

@@ -84,6 +84,9 @@ class ScreenFront:
         if argument and command == "models":
             self._pick_model(argument)
             return True
+        if command == "answer" and self._app.is_answering:
+            self._jobs.end_reasoning()
+            return True
         if argument or command not in self._screens:
             return False
         self._screens[command]()

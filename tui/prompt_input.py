@@ -65,7 +65,9 @@ class PromptInput(TextArea):
         Binding("pageup", "app.page(-1)", show=False),
         Binding("pagedown", "app.page(1)", show=False),
         Binding("end", "end", show=False),
-        Binding("f6", "app.call('persona')", show=False),  # selects a line in the base class
+        # In the base class these keys select a line, and everything.
+        Binding("f6", "app.call('persona')", show=False),
+        Binding("f7", "app.call('answer')", show=False),
     ]
 
     def __init__(self, history: Sequence[str], choose: Callable[[int], bool]) -> None:

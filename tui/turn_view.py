@@ -14,6 +14,7 @@ from textual.message import Message
 from textual.timer import Timer
 
 from edgespec.chat.attachments import Attachment, without_files
+from edgespec.chat.slash import find
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.history import Answer, Piece, Turn
@@ -41,6 +42,7 @@ LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user me
 SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
 ROLES = ("user", "assistant", "system", "tool")
 CODE_KEYS = "123456789"
+ANSWERS_NOW = find("answer").key.capitalize()  # the key that ends the reasoning
 LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
 SAFE_LINKS = ("http://", "https://", "mailto:")
 
@@ -137,7 +139,7 @@ class TurnView(Lines, can_focus=True):
     def tell(self, frame: str, doing: str, figures: Sequence[str]) -> None:
         """Show an animated sign, the state of the answer, and its statistics."""
         if self._live is not None and self._live.is_thinking:
-            doing = "thinking"
+            doing = f"thinking · {ANSWERS_NOW} answers now"
         self._doing = [f"{frame} {doing}", *figures]
         if self._live is not None and self._blocks:
             self.replace(len(self._blocks) - 1, self._foot())

@@ -30,7 +30,7 @@ from edgespec.settings import LoadSettings
 from edgespec.text.code_blocks import CodeBlock, code_blocks
 from edgespec.text.figures import counted, percent, size_of
 from edgespec.text.printable import one_line
-from edgespec.text.thinking import split, without_thinking
+from edgespec.text.thinking import is_open, split, without_thinking
 from edgespec.tools.results import ToolResult
 
 HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL a draft model"
@@ -181,6 +181,12 @@ class Commands(ToolCommands, StoreCommands):
     def do_thought(self, _: str) -> Iterator[str]:
         thought = [text for kind, text in split(self._last_answer().content) if kind == "thinking"]
         yield "".join(thought) or "the last answer has no reasoning"
+
+    def do_answer(self, _: str) -> None:
+        """`/answer`: end the reasoning of an answer that was stopped; the screen ends that of a running one."""
+        if not is_open(self._last_answer().content):
+            raise UsageError("the last answer does not end in its reasoning")
+        self.front.answer(partial(self.session.go_on, ends_reasoning=True))
 
     def do_compare(self, argument: str) -> None:
         """`/compare`: two answers to the last message; `sides_and_text` explains the other forms."""

@@ -170,9 +170,11 @@ class Session(ToolUse, Closable):
         self._show(self.turns[:index])
         return self._answer(cancel, replaced=replaced, sample=tried if sample is None else sample)
 
-    def go_on(self, cancel: CancelFlag | None = None) -> Events:
-        """Continue the last answer. Raises UsageError."""
+    def go_on(self, cancel: CancelFlag | None = None, *, ends_reasoning: bool = False) -> Events:
+        """Continue the last answer, or end its reasoning and answer then. Raises UsageError."""
         self._check_idle()
+        cancel = cancel or CancelFlag()
+        cancel.ends_reasoning |= ends_reasoning
         self.model.needed()
         if self.turns and self.turns[-1].role == "tool":  # the answer ended while its tools were running
             return self._answer(cancel)

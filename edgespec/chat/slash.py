@@ -56,6 +56,7 @@ COMMANDS = (
     Command("tools", "[ask NAME|on|off|restart]", "List MCP servers and tools, or ask again before a tool runs."),
     Command("result", "[N]", "Show the last call of a tool, or call N, with its whole result."),
     Command("thought", "", "Show the reasoning of the last answer."),
+    Command("answer", "", "End the reasoning, and let the model answer now.", "f7"),
     Command(
         "compare",
         "[[A |] B --] [PROMPT]",

@@ -73,6 +73,7 @@ class RemoteEngine(Closable):
         self.url, self.notes = url, list[str]()
         self._counts: dict[tuple[tuple[Message, ...], str], int] = {}  # of messages and arguments of the template
         self._bytes: dict[int, bytes] = {}
+        self._running: dict[int, str] = {}  # the server's ids of answers, by the `id` of their requests
         self.is_closed = False
         self.connection = Connection(url, key)
         try:
@@ -220,7 +221,7 @@ class RemoteEngine(Closable):
         """
         if self.is_closed:
             raise closed_error()
-        asked, has_waited = [*requests], False
+        asked, has_waited, ending = [*requests], False, set[int]()
         made = [Partial(self._counts.get((request.messages, request.template), 0)) for request in asked]
         arrived: queue.SimpleQueue[tuple[int, Arrived]] = queue.SimpleQueue()
         answers = {number: self.begin(each, partial(_put, arrived, number)) for number, each in enumerate(asked)}
@@ -230,6 +231,8 @@ class RemoteEngine(Closable):
                     for number in answers:
                         yield number, TokenEvent(-1, "", finish_reason="cancelled", stats=made[number].stats)
                     return
+                if cancel is not None and cancel.ends_reasoning:
+                    ending |= self._end_reasoning(each for each in asked if id(each) not in ending)
                 try:
                     number, event = arrived.get(timeout=POLL_S)
                 except queue.Empty:
@@ -250,6 +253,14 @@ class RemoteEngine(Closable):
         finally:
             for answer in answers.values():
                 answer.cancel()
+
+    def _end_reasoning(self, requests: Iterable[Request]) -> set[int]:
+        """Ask the server to end the reasoning of answers that have begun. Return the `id` of their requests."""
+        begun = {number: self._running[number] for number in map(id, requests) if self._running.get(number)}
+        for name in begun.values():
+            body = {"id": name, "action": "reasoning_end", "model": self.settings.model}
+            self.connection.submit(self.connection.ask("POST", "/v1/chat/completions/control", body))
+        return {*begun}
 
     # --- what a fleet asks of a member ------------------------------------------------------------------------------
 
@@ -298,13 +309,19 @@ class RemoteEngine(Closable):
         path, body = body_of(request, is_own=self.is_own)
         body = self.drafting | body | {"model": self.settings.model}  # settings of the request take precedence
         seen = set[int]()
-        async with aclosing(events(self.connection.stream(path, body, waiting))) as answer:
-            async for event in answer:
-                if request.logprobs is not None:
-                    seen |= {event.id, *(id for id, _ in event.top_logprobs)}
-                    if event.is_last:
-                        await self._learn(seen - {-1} - self._bytes.keys())
-                yield event
+
+        number = id(request)
+        named = partial(self._running.__setitem__, number)
+        try:
+            async with aclosing(events(self.connection.stream(path, body, waiting), named)) as answer:
+                async for event in answer:
+                    if request.logprobs is not None:
+                        seen |= {event.id, *(id for id, _ in event.top_logprobs)}
+                        if event.is_last:
+                            await self._learn(seen - {-1} - self._bytes.keys())
+                    yield event
+        finally:
+            self._running.pop(number, None)
 
     async def _learn(self, ids: Collection[int]) -> None:
         """Ask the server for the bytes of these tokens."""

@@ -7,7 +7,7 @@ an answer equals one of this machine. Other servers leave these fields out: then
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import asdict, fields
 from time import perf_counter
@@ -96,12 +96,16 @@ def _content(message: Message) -> str | list[dict[str, Any]]:
     return [*parts, *([{"type": "text", "text": message.content[start:]}] if start < len(message.content) else [])]
 
 
-async def events(chunks: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[TokenEvent, None]:
-    """Yield the events of an answer; the last one has its statistics. Raises EdgespecError."""
+async def events(
+    chunks: AsyncGenerator[dict[str, Any], None], named: Callable[[str], None] = lambda id: None
+) -> AsyncGenerator[TokenEvent, None]:
+    """Yield the events of an answer; the last one has its statistics. `named` is called with the id that the server
+    gives to the answer. Raises EdgespecError."""
     made, told, last, cut = Partial(), None, None, ""
     async with aclosing(chunks):
         async for chunk in chunks:
             try:
+                named(str(chunk.get("id") or ""))
                 if isinstance(told_of := chunk.get("prompt_progress"), dict):
                     reading = (told_of["total"], told_of["cache"], told_of["processed"])
                     yield TokenEvent(-1, "", reading=reading)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 from collections import deque
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.infill import Infill
-from edgespec.core.sampler import Choice, Constraint, ReferenceSampler, Sampler
-from edgespec.dialects.calls import tool_schemas
+from edgespec.core.sampler import Choice, ReferenceSampler, Sampler
 from edgespec.dialects.plain import PlainText
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import CONTEXT_FULL, Part, Progress, TokenEvent
 from edgespec.llama.model import Model
+from edgespec.runtime.answer_form import AnswerForm
 from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.prompts import SWITCH, Prompt
-from edgespec.runtime.reasoning import Frame, Reasoning
+from edgespec.runtime.prompts import Prompt
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.indentation import Indentation
@@ -33,8 +31,6 @@ from edgespec.text.textstream import TextStream
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
-
-PROMPT_END = 64  # tokens at the end of a prompt that may open reasoning
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +54,9 @@ class _Running:
     returns_progress: bool
     words: Mapping[int, str]  # of control tokens that have a text
     plain: PlainText | None
+    form: AnswerForm
+    cancel: CancelFlag
+    is_told_to_answer: bool = False
     repeats: RepetitionDetector = field(default_factory=RepetitionDetector)
     proposed: int = 0
     is_cut: bool = False
@@ -174,6 +173,7 @@ class Answering(Loop):
                 if refused is not None:
                     stream.put(number, refused)
         try:
+            self._end_reasoning()
             for output in self.engine.step():
                 answer = self._answers[output.sequence]
                 for event in answer.events(output):
@@ -189,6 +189,14 @@ class Answering(Loop):
         self._tell_progress()
         self._end_finished()
 
+    def _end_reasoning(self) -> None:
+        """End the reasoning of answers whose readers want it to end now."""
+        for sequence, answer in self._answers.items():
+            if answer.cancel.ends_reasoning and not answer.is_told_to_answer:
+                answer.is_told_to_answer = True
+                if isinstance(sampler := sequence.sampler, Sampler):
+                    sampler.constraint = answer.form.ending(sampler.constraint, len(sequence.tokens))
+
     def settle(self) -> None:
         for sequence, answer in self._answers.items():
             if answer.stream.is_closed and sequence.finish is None:
@@ -202,7 +210,8 @@ class Answering(Loop):
         after = None
         if request.constraint is not None and matcher is not None:
             after = partial(self._loaded.grammars.constraint, *request.constraint, matcher=matcher)
-        constraint = self._reasoning(request, prompt, ends_of(request, self.model, len(tokens)), after, limit)
+        form = AnswerForm(self._loaded.template, self.model, request, prompt)
+        constraint = form.constraint(ends_of(request, self.model, len(tokens)), after, limit)
         sampler = Sampler(
             request.sampling,
             request.seed,
@@ -235,30 +244,9 @@ class Answering(Loop):
         limit = request.repeat_limit if is_free else 0
         self._answers[sequence] = _Running(
             *(stream, number, sequence, self.model, text, indentation, most_s, limit, request.return_progress),
-            *self._reading(request, prompt, constraint),
+            *form.reading(constraint),
+            *(form, cancel),
         )
-
-    def _reading(
-        self, request: Request, prompt: Prompt, constraint: Constraint | None
-    ) -> tuple[Mapping[int, str], PlainText | None]:
-        """Return the texts of control tokens that are marks, and what writes the answer with common marks."""
-        is_constrained = request.constraint is not None
-        is_text = is_constrained and not isinstance(constraint, Reasoning)
-        if not request.messages or request.raw_marks or request.reference or is_text:
-            return {}, None
-        template = self._loaded.template.given(request.template)
-        opened, begun = template.dialect.opened(self._before(prompt)), self._text_of(prompt.tokens[prompt.start :])
-        schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
-        hides = is_constrained and not request.must_call
-        return template.mark_texts, PlainText(template.dialect, opened, begun, schemas, hides=hides)
-
-    def _before(self, prompt: Prompt) -> str:
-        """Return the end of the text before an answer."""
-        return self._text_of(prompt.tokens[max(0, prompt.start - PROMPT_END) : prompt.start])
-
-    def _text_of(self, tokens: list[int]) -> str:
-        text = b"".join(self.model.token_bytes(id, special=True) for id in tokens if id >= 0)  # others are of images
-        return text.decode("utf-8", "replace")
 
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.
@@ -271,46 +259,6 @@ class Answering(Loop):
         if any(message.role == "assistant" for message in request.messages):
             return "answers"
         return "prompts" if request.messages or self.context.exact else "running"
-
-    def _reasoning(
-        self,
-        request: Request,
-        prompt: Prompt,
-        inner: Constraint | None,
-        after: Callable[[int], Constraint] | None,
-        limit: int,
-    ) -> Constraint | None:
-        """Return the constraint of an answer that may begin with reasoning: with a limit of it, or with a constraint of
-        what follows. Otherwise return `inner`, or the constraint of the whole answer."""
-        whole = after(prompt.start) if after is not None else inner
-        most = request.reasoning_budget if 0 <= request.reasoning_budget < limit else None
-        if request.reference or (after is not None and not request.messages) or (after is None and most is None):
-            return whole
-        template = self._loaded.template.given(request.template)
-        dialect = template.dialect
-        calls = bool(request.must_call)
-        frame = Frame.of(dialect, calls=calls)
-        if frame is None:
-            return whole
-        before = self._before(prompt)
-        opened = dialect.opened(before)
-        is_open = opened is not None and (
-            dialect.messages is None or (bool(frame.open) and opened.endswith(frame.open))
-        )
-        is_off = before.rstrip().endswith(frame.close) or (most == 0 and template.has(SWITCH))
-        if not is_open and (dialect.is_assumed or is_off) and not frame.header:
-            return whole
-        return Reasoning(
-            frame,
-            most,
-            prompt.start,
-            self.model.n_vocab,
-            partial(self.model.tokenize, parse_special=True),
-            partial(self.model.token_bytes, special=True),
-            is_open=is_open,
-            inner=inner,
-            after=after,
-        )
 
     def _last_bytes(self, begun: list[int]) -> bytes:
         """Return the last bytes of the text that an answer continues. Three tokens are enough, since an unfinished

@@ -58,6 +58,7 @@ class Reasoning:
         most: The most tokens of reasoning; None: no limit.
         start: The position in the sequence where the answer begins.
         is_open: The prompt has opened the reasoning.
+        n_begun: The number of tokens of the answer that exist already.
         tokenize: Returns a text with marks as ids.
         inner: The constraint of all other tokens.
         after: Returns the constraint of the content, given the position where it begins. Without it, an answer need not
@@ -74,11 +75,13 @@ class Reasoning:
         token_bytes: Callable[[int], bytes],
         *,
         is_open: bool,
+        n_begun: int = 0,
         inner: Constraint | None = None,
         after: Callable[[int], Constraint] | None = None,
     ) -> None:
         self._most, self._start, self._n_vocab, self._bytes = most, start, n_vocab, token_bytes
-        self._inner, self._after, self._is_open = inner, after, is_open
+        self._inner, self._after, self._is_open, self._n_begun = inner, after, is_open, n_begun
+        self._latest: int | None = None  # the place where the reasoning is to end
         self._open, self._close = frame.open.encode(), frame.close.encode()
         self._opening, self._header = tokenize(frame.open), tokenize(frame.header)
         self._rest = tokenize(frame.rest)
@@ -127,9 +130,16 @@ class Reasoning:
         constraint = self._inner if place is None else self._constraint(place)
         return constraint.forced(tokens) if constraint is not None else []
 
+    def end_at(self, n_tokens: int) -> None:
+        """End the reasoning after so many tokens of the sequence, unless it is over there."""
+        self._latest = n_tokens - self._start
+        if self._over is not None and self._over.n_read > self._latest:
+            self._restart()
+
     def _is_early(self, tokens: Sequence[int]) -> bool:
         """Return True where nothing can be decided yet, which is the usual case without a constraint of the content."""
-        return self._after is None and (self._most is None or len(tokens) - self._start < self._most)
+        limits = [limit for limit in (self._most, self._latest) if limit is not None]
+        return self._after is None and (not limits or len(tokens) - self._start < min(limits))
 
     def _only(self, *ids: int) -> NDArray[np.bool_]:
         allowed = np.zeros(self._n_vocab, np.bool_)
@@ -202,7 +212,7 @@ class Reasoning:
 
     def _ends_at(self, place: int) -> bool:
         """Return whether the reasoning has reached its limit before this place."""
-        if self._begun is None or not self._is_too_long(place - self._begun):
+        if self._begun is None or not self._is_too_long(place):
             return False
         self._over = _Over(place, self._end, place)
         return True
@@ -238,15 +248,18 @@ class Reasoning:
         """Bytes that may hold the mark at the end of the reasoning, and a character."""
         return len(self._close) + 3
 
-    def _is_too_long(self, n_tokens: int) -> bool:
-        """Return whether to end the reasoning after so many tokens."""
-        if self._most is None or n_tokens < self._most:
+    def _is_too_long(self, place: int) -> bool:
+        """Return whether to end the reasoning before this place."""
+        limits = [] if self._most is None else [(self._begun or 0) + self._most]
+        limits += [] if self._latest is None else [self._latest]
+        limit = max(min(limits), self._n_begun) if limits else None
+        if limit is None or place < limit:
             return False
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         decoder.decode(self._tail)
         begun = any(self._tail.endswith(self._close[:n]) for n in range(1, len(self._close)))
         is_whole = not decoder.getstate()[0] and not begun
-        return is_whole or n_tokens >= self._most + len(self._close)
+        return is_whole or place >= limit + len(self._close)
 
     def _without_passing(self, allowed: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
         """Forbid tokens that complete the mark at the end of the reasoning and have more text: the constraint of the

@@ -36,6 +36,8 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
         raise BadInputError("max_tokens is missing", "max_tokens")
     system = _without_billing(fields.take("system"))
     messages = [*_messages(system, fields.take("messages"), fields.notes)]
+    tools = body.get("tools")
+    eager = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     chat = take_functions(fields, ("custom", None), "input_schema")
     chat |= {"add_system_prompt": False} if system in ("", []) else {}
     chat |= _choice(fields.within("tool_choice"))
@@ -51,7 +53,9 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
         chat["reasoning_effort"] = output.take("effort")
     if "format" in output:
         chat["response_format"] = output.take("format")
-    return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
+    call = chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
+    call.eager = frozenset(str(tool.get("name")) for tool in eager if tool.get("eager_input_streaming") is True)
+    return call
 
 
 def count_call(body: Mapping[str, Any], model: Served) -> Call:
@@ -200,8 +204,6 @@ class MessageObject(BlockObject):
         super().__init__(call, body)
         thinking = body.get("thinking")
         self._omits_thinking = isinstance(thinking, dict) and thinking.get("display") == "omitted"
-        tools = [tool for tool in body.get("tools") or () if isinstance(tool, dict)]
-        self._eager = {tool.get("name") for tool in tools if tool.get("eager_input_streaming") is True}
         self._input: Members | None = None  # of the last call, unless its arguments are sent as they come
         self.object = {
             "id": f"msg_{secrets.token_hex(12)}",
@@ -219,7 +221,7 @@ class MessageObject(BlockObject):
 
     def _tool(self, tool: CallPiece | AnyCall) -> Events:
         if isinstance(tool, CallPiece) and not tool.text:
-            self._input = None if tool.name in self._eager else Members()
+            self._input = None if tool.name in self.call.eager else Members()
             yield from self._begin({"type": "tool_use", "id": tool.id, "name": tool.name, "input": {}})
         elif isinstance(tool, CallPiece):
             yield from self._more_input(self._input.add(tool.text) if self._input else tool.text)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
@@ -20,10 +20,11 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from edgespec.batch import known
-from edgespec.batch.bad_input import BadInputError
+from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.documents import has_documents
 from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
+from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
@@ -51,6 +52,7 @@ from edgespec.serve.responses import ResponseObject, response_call
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.sse import ClientLeft, EventStream, HeldAnswer, error_response, while_connected
 from edgespec.serve.threads import in_thread
+from edgespec.settings import shown
 
 CLOSE_S = 15.0  # for all models to be closed
 
@@ -68,6 +70,16 @@ class Server:
     documents: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     listing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     vectors: Room = field(default_factory=Room)
+    running: dict[str, CancelFlag] = field(default_factory=dict)  # of answers that are generated, by their ids
+
+    @contextmanager
+    def known(self, id: str, cancel: CancelFlag) -> Iterator[None]:
+        """Within this block, requests can refer to an answer by its id."""
+        self.running[id] = cancel
+        try:
+            yield
+        finally:
+            self.running.pop(id, None)
 
     async def read(self, request: Request, body: Mapping[str, Any], work: Callable[[], Made]) -> Made:
         """Read a body into a call. Large bodies and documents take long, so they are read in threads, one at a time."""
@@ -149,9 +161,10 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
                     request.scope["record"] |= {"notes": call.notes} if call.notes else {}
                     if call.dialect is not None and (call.dialect.reasoning or call.dialect.messages):
                         call.opened = await model.opened(call.requests[0], call.dialect)
-                    with server.pool.submit(model, call.requests) as events:
+                    writer, cancel = style(call, body), CancelFlag()
+                    with server.pool.submit(model, call.requests, cancel) as events, server.known(writer.id, cancel):
                         async with aclosing(server.pieces(request, call, events)) as found:
-                            yield style(call, body), found
+                            yield writer, found
 
         async def whole() -> Any:
             async with begun() as (writer, found):
@@ -239,6 +252,18 @@ async def _a_model(server: Server, request: Request) -> Response:
     name = request.path_params["name"]
     found = native.models(await server.pool.place(name))
     return _json(next((one for one in found if one["id"] == name), found[0]))
+
+
+async def _control(server: Server, request: Request) -> Response:
+    """End the reasoning of an answer, as llama.cpp's server does."""
+    fields = Fields(object_of(request.scope["body"]))
+    id, action = fields.text("id"), fields.take("action")
+    if action != "reasoning_end":
+        raise wrong("action", "be reasoning_end", action)
+    if (cancel := server.running.get(id)) is None:
+        return _json({"success": False, "message": f"no answer with the id {shown(id)} is being generated"})
+    cancel.end_reasoning()
+    return _json({"success": True})
 
 
 def _always(value: Any) -> Handler:
@@ -363,6 +388,7 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/infill",), _answering(infill_call, CompletionObject)),
     ("POST", ("/v1/messages",), _answering(message_call, MessageObject)),
     ("POST", ("/v1/messages/count_tokens",), _asking(counting(count_call), known.MESSAGES, MessageObject.names)),
+    ("POST", _both("/chat/completions/control"), _control),
     ("POST", _both("/chat/completions/input_tokens"), _asking(counting(chat_call), known.CHAT)),
     ("POST", _both("/responses/input_tokens"), _asking(counting(response_call), known.RESPONSES, ResponseObject.names)),
     ("POST", _both("/responses"), _answering(response_call, ResponseObject)),

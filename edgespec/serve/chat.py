@@ -73,6 +73,7 @@ class Call:
         schemas: The parameters of the tools; None: calls are not looked for.
         most_calls: The most calls in an answer.
         is_forced: The answers have to call a tool.
+        eager: Tools whose arguments are sent as they come, in formats that send complete members otherwise.
         words: Control tokens that are marks of the dialect, by their ids.
         token_bytes: The bytes of a token.
         n_ctx: The context size of the model.
@@ -93,6 +94,7 @@ class Call:
     schemas: Schemas | None = None
     most_calls: int | None = None
     is_forced: bool = False
+    eager: frozenset[str] = frozenset()
     words: Mapping[int, str] = field(default_factory=dict)
     token_bytes: Callable[[int], bytes] = lambda id: b""
     n_ctx: int = 0
@@ -153,6 +155,11 @@ class Writer(ABC):
         self.call = call
         self.answers = [Answer() for _ in call.requests]
 
+    @property
+    def id(self) -> str:
+        """The id of the answers, "" if this format has none."""
+        return ""
+
     def take(self, piece: Piece) -> None:
         """Add a piece to its answer."""
         answer = self.answers[piece.index]
@@ -212,6 +219,10 @@ class BlockObject(Writer):
         self._blocks: list[dict[str, Any]] = []
         self._has_begun = False
         self._is_open = False  # True while the last block may grow
+
+    @property
+    def id(self) -> str:
+        return str(self.object.get("id", ""))
 
     def take(self, piece: Piece) -> None:
         for _ in self.chunks(piece):

@@ -198,6 +198,10 @@ class ChatObject(Writer):
         self._lengths = [0] * len(call.requests)  # characters, for offsets of tokens
         self._begun: set[int] = set()
 
+    @property
+    def id(self) -> str:
+        return self._id
+
     def whole(self) -> dict[str, Any]:
         choices = [self._choice(index, answer) for index, answer in enumerate(self.answers)]
         made = self._object("chat.completion" if self._is_chat else "text_completion", choices) | self._totals()

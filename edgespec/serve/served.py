@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
+from edgespec.cancel import CancelFlag
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.history import as_sent
 from edgespec.dialects.templates import dialect_with, mark_texts
@@ -153,13 +154,13 @@ class Served:
         """True if the tokenizer adds tokens to a text, so that even an empty one has a vector."""
         return bool(self.vocabulary.tokenize("", add_special=True))
 
-    def submit(self, requests: Sequence[Request | Inputs]) -> AsyncStream:
+    def submit(self, requests: Sequence[Request | Inputs], cancel: CancelFlag | None = None) -> AsyncStream:
         """Ask for answers or vectors, and return their events; closing the stream ends them. Raises GenerationError."""
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
             self._answers = AsyncAnswers(self.worker.loop, partial(_closed, self.name))
-        return self._answers.read(self.worker.submit_all(requests))
+        return self._answers.read(self.worker.submit_all(requests, cancel))
 
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
         """Ask the worker, which may have to finish a forward pass first. Raises ApiError if it takes too long."""

@@ -69,6 +69,13 @@ def split(content: str) -> list[Part]:
     return [*stream.push(content), *stream.end()]
 
 
+def is_open(content: str) -> bool:
+    """Return whether a message ends inside of reasoning."""
+    stream = ThinkingStream()
+    stream.push(content)
+    return stream.is_inside
+
+
 def without_thinking(content: str) -> str:
     """The answer alone."""
     return "".join(text for kind, text in split(content) if kind == "answer")

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tiny_gguf import write_model
 
 import edgespec
+from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import Message, Request
+from edgespec.runtime.worker import Worker
+from edgespec.settings import LoadSettings, Message, Request
 
 pytestmark = pytest.mark.native
 
@@ -105,3 +108,31 @@ def test_an_answer_that_has_begun_is_continued(llm: tuple[str, Runtime]) -> None
         talk = (Message("user", "Hi"), Message("assistant", begun))
         text, _ = answers(runtime, Request(**{**fields(asked(1, json_schema=json.dumps(SCHEMA))), "messages": talk}))
         assert json.loads(begun + text).keys() == {"ok", "n"}
+
+
+@pytest.mark.parametrize("kind", ["runtime", "worker"])
+def test_reasoning_ends_when_the_reader_wants_it_to(kind: str, tmp_path: Path) -> None:
+    file = write_model(tmp_path / "tiny.gguf", "llama", chat_template=TEMPLATES["harmony, opened"])
+    settings = LoadSettings(str(file), threads=1, store=False, spec_type="suffix", pace="fixed:3")
+    with Runtime(settings) if kind == "runtime" else Worker(settings) as llm:
+        cancel, texts = CancelFlag(), list[str]()
+        request = Request(messages=(Message("user", "Hi"),), max_tokens=400, seed=2, ignore_eos=True)
+        for event in llm.submit(request, cancel):
+            texts.append(event.text)
+            if len(texts) == 20:
+                cancel.end_reasoning()
+    thought, mark, rest = "".join(texts).partition("\n</think>\n\n")
+    assert thought.startswith("<think>\n")
+    assert mark and rest
+
+
+def test_reasoning_that_was_stopped_ends_when_the_answer_is_continued(tmp_path: Path) -> None:
+    file = write_model(tmp_path / "tiny.gguf", "llama", chat_template=TEMPLATES["opened"])
+    with edgespec.load(str(file), threads=1, store=False) as llm:
+        begun = (Message("user", "Hi"), Message("assistant", "<think>\nhm hm hm hm"))
+        request = Request(messages=begun, max_tokens=60, seed=2, reasoning_budget=0)
+        assert "".join(event.text for event in llm.submit(request)).startswith("\n</think>\n\n")
+        cancel = CancelFlag()
+        cancel.end_reasoning()
+        texts = [event.text for event in llm.submit(Request(messages=begun, max_tokens=60, seed=2), cancel)]
+        assert "</think>" in "".join(texts)[:20]

@@ -395,6 +395,7 @@ FORMATS = {
             "tools[0].name": "g",
             "tools[0].description": "d",
             "tools[0].input_schema": {},
+            "tools[0].eager_input_streaming": True,
             "tools[0].strict": True,
             "tool_choice.type": "any",
             "tool_choice.name": "f",
@@ -660,7 +661,7 @@ def asked(call: Call | VectorsObject) -> Any:
         return {name: value for name, value in vars(call).items() if name not in ("_served", "_started_ns")}
     return (
         *(call.requests, call.stream, call.include_usage, call.splits, call.returns_tokens, call.opened),
-        *(call.words, call.notes, call.echoes, call.dialect, call.schemas, call.most_calls),
+        *(call.words, call.notes, call.echoes, call.dialect, call.schemas, call.most_calls, call.eager),
     )
 
 

@@ -59,6 +59,7 @@ class FakeEngine:
         self.notes: list[str] = []
         self.round_s, self.error, self.error_after = round_s, error, error_after
         self.requests: list[Request] = []
+        self.cancels: list[CancelFlag] = []
         self.calls: list[str] = []
         self.closed = False
         self._answers = [drafted_events(a) if isinstance(a, str) else list(a) for a in answers or (ANSWER,)]
@@ -82,12 +83,14 @@ class FakeEngine:
         """Checked before the first event, as the real one's. Raises UsageError."""
         if not request.prompt and not request.messages:
             raise UsageError("the prompt is empty")
+        cancel = cancel or CancelFlag()
         self.requests.append(request)
+        self.cancels.append(cancel)
         self.calls.append("answer")
         script = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
         if self.settings.pace == "off" or self.settings.spec_type == "none":
             script = plain(script)
-        return self._events(script, request, cancel or CancelFlag())
+        return self._events(script, request, cancel)
 
     def _events(
         self, script: Sequence[TokenEvent], request: Request, cancel: CancelFlag

@@ -977,6 +977,26 @@ def test_it_fits_every_size(size: tuple[int, int], panel: bool) -> None:
     on_new_screen(steps, size=size)
 
 
+def test_a_key_ends_the_reasoning_of_the_answer_that_comes_and_of_one_that_was_stopped() -> None:
+    engine = FakeEngine("<think>" + " hm" * 500, round_s=0.05)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.input.put("hello")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: "thinking · F7 answers now" in shown(app))
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: engine.cancels[0].ends_reasoning)
+        await pilot.press("escape")
+        await idle(app, pilot)
+        await pilot.press("f7")
+        await wait_until(pilot, lambda: len(engine.cancels) == 2)
+        assert engine.cancels[1].ends_reasoning
+        assert engine.requests[1].messages[-1].content.startswith("<think>")
+        await idle(app, pilot)
+
+    on_new_screen(steps, engine)
+
+
 @pytest.mark.parametrize("at", ["the beginning", "the end"])
 def test_another_chat_cannot_be_opened_while_an_answer_begins_or_ends(at: str) -> None:
     """The answer would continue in one chat, and be saved in the other."""

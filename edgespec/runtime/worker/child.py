@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 BATCH_S = 0.015  # tokens that follow faster than this share a message
 COMPILING = 32  # threads: many more than can wait for the slow compiler (`compiler.MOST_WAITING`)
 ADD, CALL, CANCEL, CLOSE, PING = "add", "call", "cancel", "close", "ping"
+END_REASONING = "end reasoning"
 PONG = "pong"
 READY = "ready"  # a request of ADD that the engine can begin with; None: it was cancelled before
 OF_TEXTS = "prompts."  # calls that need no engine
@@ -178,7 +179,9 @@ class _Child:
             cancelled = [id] if kind == CANCEL else [*self._flags] if kind == CLOSE else []
             for flag in filter(None, map(self._flags.get, cancelled)):
                 flag.set()
-            if kind != CANCEL:
+            if kind == END_REASONING and id in self._flags:
+                self._flags[id].end_reasoning()
+            if kind not in (CANCEL, END_REASONING):
                 self._inbox.put(command)
 
     def _pong(self) -> None:

@@ -28,7 +28,19 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress, TokenEvent
 from edgespec.runtime.stream import Loop, Stream, closed_error
-from edgespec.runtime.worker.child import ADD, CALL, CANCEL, CLOSE, DEAF_TO, LOADED, PING, PONG, kill_all, run_child
+from edgespec.runtime.worker.child import (
+    ADD,
+    CALL,
+    CANCEL,
+    CLOSE,
+    DEAF_TO,
+    END_REASONING,
+    LOADED,
+    PING,
+    PONG,
+    kill_all,
+    run_child,
+)
 from edgespec.runtime.worker.death import LoadingStoppedError, NoReplyError, WorkerDiedError, explained, hung
 from edgespec.settings import LoadSettings
 
@@ -44,12 +56,14 @@ logging.getLogger("edgespec").addHandler(logging.NullHandler())
 
 @dataclass(slots=True)
 class _Asked:
-    """A request at the child; `is_told`: the child knows that it is cancelled."""
+    """A request at the child; `is_told`: the child knows that it is cancelled, and with `is_told_to_answer` that its
+    reasoning shall end."""
 
     stream: Stream
     number: int
     cancel: CancelFlag
     is_told: bool = False
+    is_told_to_answer: bool = False
 
 
 class _Call:
@@ -135,6 +149,9 @@ class Pipes(Loop):
             if asked.cancel.is_set() and not asked.is_told:
                 asked.is_told = True
                 self._send((CANCEL, id))
+            if asked.cancel.ends_reasoning and not asked.is_told_to_answer:
+                asked.is_told_to_answer = True
+                self._send((END_REASONING, id))
         if self.death is None and not self.is_closed:
             self._hear()
         if self.death is not None:

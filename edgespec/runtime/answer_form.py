@@ -1,0 +1,107 @@
+"""How the answer to a request is written: its reasoning, what may follow, and its text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+
+from edgespec.core.sampler import Constraint
+from edgespec.dialects.calls import tool_schemas
+from edgespec.dialects.plain import PlainText
+from edgespec.llama.model import Model
+from edgespec.llama.template import ChatTemplate
+from edgespec.runtime.prompts import SWITCH, Prompt
+from edgespec.runtime.reasoning import Frame, Reasoning
+from edgespec.settings import Request
+
+PROMPT_END = 64  # tokens at the end of a prompt that may open reasoning
+
+
+class AnswerForm:
+    """The form of one answer, in the dialect of the chat template."""
+
+    def __init__(self, template: ChatTemplate, model: Model, request: Request, prompt: Prompt) -> None:
+        self._base, self._model, self._request, self._prompt = template, model, request, prompt
+
+    def constraint(
+        self, inner: Constraint | None, after: Callable[[int], Constraint] | None, limit: int
+    ) -> Constraint | None:
+        """Return the constraint of the answer, which may begin with reasoning that has a limit, or that is followed by
+        a content with the constraint `after`, given the position of its beginning. `inner` is the constraint of all
+        other tokens, and `limit` the most tokens of the answer."""
+        request = self._request
+        most = request.reasoning_budget if 0 <= request.reasoning_budget < limit else None
+        reasoning = None
+        if not request.reference and (most is not None if after is None else bool(request.messages)):
+            reasoning = self._reasoning(most, inner, after)
+        if reasoning is not None:
+            return reasoning
+        return after(self._prompt.start) if after is not None else inner
+
+    def ending(self, constraint: Constraint | None, n_tokens: int) -> Constraint | None:
+        """Return the constraint by which the reasoning ends after so many tokens of the sequence, in place of the
+        constraint so far."""
+        reasoning = constraint if isinstance(constraint, Reasoning) else self._reasoning(None, constraint, None)
+        if reasoning is None:
+            return constraint
+        reasoning.end_at(n_tokens)
+        return reasoning
+
+    def _reasoning(
+        self, most: int | None, inner: Constraint | None, after: Callable[[int], Constraint] | None
+    ) -> Reasoning | None:
+        """Return the constraint of an answer with reasoning; None if it cannot have any."""
+        dialect = self._template.dialect
+        frame = Frame.of(dialect, calls=bool(self._request.must_call))
+        if frame is None:
+            return None
+        is_open = self._opened is not None
+        if dialect.messages is not None:
+            is_open = bool(frame.open) and (self._opened or "").endswith(frame.open)
+        is_off = self._before.rstrip().endswith(frame.close) or (most == 0 and self._template.has(SWITCH))
+        if not is_open and (dialect.is_assumed or is_off) and not frame.header:
+            return None
+        return Reasoning(
+            frame,
+            most,
+            self._prompt.start,
+            self._model.n_vocab,
+            partial(self._model.tokenize, parse_special=True),
+            partial(self._model.token_bytes, special=True),
+            is_open=is_open,
+            n_begun=len(self._prompt.tokens) - self._prompt.start,
+            inner=inner,
+            after=after,
+        )
+
+    def reading(self, constraint: Constraint | None) -> tuple[Mapping[int, str], PlainText | None]:
+        """Return the texts of control tokens that are marks, and what writes the answer with common marks."""
+        request = self._request
+        is_constrained = request.constraint is not None
+        is_text = is_constrained and not isinstance(constraint, Reasoning)
+        if not request.messages or request.raw_marks or request.reference or is_text:
+            return {}, None
+        schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
+        begun = self._text_of(self._prompt.tokens[self._prompt.start :])
+        hides = is_constrained and not request.must_call
+        return self._template.mark_texts, PlainText(self._template.dialect, self._opened, begun, schemas, hides=hides)
+
+    @cached_property
+    def _template(self) -> ChatTemplate:
+        return self._base.given(self._request.template)
+
+    @cached_property
+    def _before(self) -> str:
+        """The end of the text before the answer."""
+        start = self._prompt.start
+        return self._text_of(self._prompt.tokens[max(0, start - PROMPT_END) : start])
+
+    @cached_property
+    def _opened(self) -> str | None:
+        """What the prompt has begun of the answer, as `Dialect.opened` returns it."""
+        return self._template.dialect.opened(self._before)
+
+    def _text_of(self, tokens: Sequence[int]) -> str:
+        text = b"".join(self._model.token_bytes(id, special=True) for id in tokens if id >= 0)  # others are of images
+        return text.decode("utf-8", "replace")
