@@ -25,6 +25,7 @@ KEYS = ("grault", "waldo")
 VALUES = ("garply", "thud")
 IDS = ("callAa001", "callBb002")
 FIELDS = ("reasoning_content", "thinking", "reasoning")
+SWITCHES = ("enable_thinking", "thinking")
 TAG = re.compile(r"<[^<>\s]*$|\[[A-Z_/ ]*$")  # a mark that is cut
 _DECODER = json.JSONDecoder(strict=False)
 
@@ -45,7 +46,7 @@ class _Derivation:
 
     def dialect(self) -> Dialect:
         field, reasoning, content = self._reasoning()
-        return Dialect(reasoning, content, self._calls(reasoning), field)
+        return Dialect(reasoning, content, self._calls(reasoning), field, switch=self._switch())
 
     # --- rendering ------------------------------------------------------------------------------------------------
 
@@ -111,6 +112,14 @@ class _Derivation:
         if "</think>" in self._source:  # it removes the reasoning of earlier answers
             return "", ("<think>", "</think>"), content
         return "", None, content
+
+    def _switch(self) -> str:
+        """Return the variable that changes the prompt if it is false."""
+        for name in SWITCHES:
+            off = self.prompt(**{name: False})
+            if off != self.prompt(**{name: True}) or off != self.prompt():
+                return name
+        return ""
 
     # --- calls ----------------------------------------------------------------------------------------------------
 

@@ -83,6 +83,7 @@ class Dialect:
         calls: None if the template does not know calls.
         is_assumed: The template shows no marks of reasoning; those that most models have are looked for.
         reads_text: The template finds the reasoning of an earlier answer in its content, as `<think>` text.
+        switch: The variable of the template that switches reasoning on and off; "" if there is none.
         silent: Other marks, which are no part of the content.
         messages: The form of an answer that is several messages.
         reasoning_field: The field of a message with the reasoning of an earlier answer; "" if the template reads none.
@@ -93,6 +94,7 @@ class Dialect:
     calls: Calls | None = None
     reasoning_field: str = ""
     reads_text: bool = False
+    switch: str = ""
     is_assumed: bool = False
     silent: tuple[str, ...] = ()
     messages: Messages | None = None

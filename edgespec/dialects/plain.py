@@ -14,7 +14,7 @@ _OPEN, _CLOSE = THINK
 class PlainText:
     """The text of one answer, which arrives in pieces.
 
-    Reasoning stands between `<think>` marks at the beginning, also if the prompt has opened it. The calls in an answer
+    Reasoning is written between `<think>` marks at the beginning, also if the prompt has opened it. The calls in an answer
     of several messages are written as JSON between `<tool_call>` marks. Other calls stay as the model has written them.
 
     Args:

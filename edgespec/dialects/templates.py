@@ -31,7 +31,10 @@ def dialect_of(template: str) -> Dialect:
     derived = derive(render, template) if template else Dialect()
     dialect = known(template) or derived
     dialect = replace(
-        dialect, reasoning_field=dialect.reasoning_field or derived.reasoning_field, reads_text="think>" in template
+        dialect,
+        reasoning_field=dialect.reasoning_field or derived.reasoning_field,
+        reads_text="think>" in template,
+        switch=derived.switch,
     )
     if dialect.reasoning is None and dialect.messages is None:  # many models reason like this without their template
         dialect = replace(dialect, reasoning=THINK, is_assumed=True)

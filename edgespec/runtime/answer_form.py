@@ -11,7 +11,7 @@ from edgespec.dialects.calls import tool_schemas
 from edgespec.dialects.plain import PlainText
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
-from edgespec.runtime.prompts import SWITCH, Prompt
+from edgespec.runtime.prompts import Prompt
 from edgespec.runtime.reasoning import Frame, Reasoning
 from edgespec.settings import Request
 
@@ -59,7 +59,7 @@ class AnswerForm:
         is_open = self._opened is not None
         if dialect.messages is not None:
             is_open = bool(frame.open) and (self._opened or "").endswith(frame.open)
-        is_off = self._before.rstrip().endswith(frame.close) or (most == 0 and self._template.has(SWITCH))
+        is_off = self._before.rstrip().endswith(frame.close) or (most == 0 and bool(dialect.switch))
         if not is_open and (dialect.is_assumed or is_off) and not frame.header:
             return None
         return Reasoning(

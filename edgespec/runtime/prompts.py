@@ -36,7 +36,8 @@ IMAGE = 1 << 16  # characters that take as long as decoding an image
 MOST_PIXELS = 512_000_000  # of all images of a prompt
 LONGEST_TOKEN = 512  # characters; some vocabularies have a token of 128 blanks
 USUAL_TOKEN = 4  # characters
-SWITCH = "enable_thinking"  # the variable of chat templates that switches reasoning on and off
+# Variables of chat templates. Other names of the first one are translated.
+SWITCH, BUDGET = "enable_thinking", "thinking_budget"
 Made = TypeVar("Made")
 ANSWER_ROOM = 256  # tokens for an answer in the context size that an error suggests
 
@@ -136,10 +137,14 @@ class Prompts:
         return [self._model.token_bytes(token, special=True) for token in tokens]
 
     def _arguments(self, request: Request) -> dict[str, Any]:
-        """Return the arguments for the template. A request without reasoning switches it off there."""
+        """Return the arguments for the template, by the names that it has: a request without reasoning switches it off
+        there, and a limit of reasoning may be one of them."""
         given: dict[str, Any] = json.loads(request.template or "{}")
-        is_off = request.reasoning_budget == 0 and self._template.given(request.template).has(SWITCH)
-        return given | ({SWITCH: False} if is_off else {})
+        template, budget = self._template.given(request.template), request.reasoning_budget
+        if SWITCH in given or budget == 0:
+            value = budget != 0 and given.pop(SWITCH)
+            given |= {switch: value} if (switch := template.dialect.switch) else {}
+        return given | ({BUDGET: budget} if budget >= 0 and template.has(BUDGET) else {})
 
     def tokenized(self, request: Request) -> Prompt:
         """Return the prompt of a request, which may be empty or longer than the context."""

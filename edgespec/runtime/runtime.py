@@ -35,7 +35,7 @@ from edgespec.runtime.options import (
     drafting_changes,
     request_of,
 )
-from edgespec.runtime.prompts import SWITCH, Prompts, called_tools, request_notes
+from edgespec.runtime.prompts import Prompts, called_tools, request_notes
 from edgespec.runtime.stream import Answer
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
@@ -148,7 +148,7 @@ class Runtime(Backend):
             "adapters": self._loaded.adapters.describe(),
             "drops_thinking": self._loaded.template.drops_thinking,
             "projector": self._loaded.vision.path and str(self._loaded.vision.path),
-            "switches_thinking": self._loaded.template.has(SWITCH),
+            "switches_thinking": bool(self._loaded.template.dialect.switch),
         }
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:

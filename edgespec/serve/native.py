@@ -13,6 +13,7 @@ from edgespec.batch import sidecar
 from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import APPLY_TEMPLATE
+from edgespec.dialects.about import calls_of, reasoning_of
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.model_check import check_model
 from edgespec.runtime.prompts import Prompts
@@ -140,6 +141,8 @@ def props(place: Place) -> dict[str, Any]:
     about = {name: value for name, value in served.about.items() if name != "model"}
     for file in ("draft_model", "projector"):
         about[file] = about[file] and Path(about[file]).name
+    about["reasoning"] = reasoning_of(served.templates.default)
+    about["calls"] = calls_of(served.templates.of(has_tools=True))
     about["texts_depend_on"] = _texts_depend_on(served.about["model"], served.settings)
     return made | {
         "default_generation_settings": {"n_ctx": served.n_ctx, "params": params},

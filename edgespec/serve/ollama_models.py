@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.batch.row import finite
+from edgespec.dialects.about import knows_tools, reasons
 from edgespec.errors import EdgespecError
-from edgespec.gguf_file.chat_templates import chat_templates
+from edgespec.gguf_file.chat_templates import ChatTemplates, chat_templates
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import RANK, pooling_of
@@ -82,7 +83,7 @@ def shown(place: Place) -> dict[str, Any]:
         "system": system,
         "details": _details(model),
         "model_info": _metadata(header),
-        "capabilities": _capabilities(header, templates.default, sees=_sees(place, header)),
+        "capabilities": _capabilities(header, templates, sees=_sees(place, header)),
         "modified_at": iso(model.modified_s or 0),
     }
 
@@ -132,12 +133,10 @@ def _sees(place: Place, header: Header) -> bool:
     return projector_of(header) is not None if named is None else named != "none"
 
 
-def _capabilities(header: Header, template: str, *, sees: bool) -> list[str]:
+def _capabilities(header: Header, templates: ChatTemplates, *, sees: bool) -> list[str]:
     if is_embedding(header):
         return [] if pooling_of(header) == RANK else ["embedding"]
     found = ["completion", *(["vision"] if sees else [])]
-    if template:
-        found.append("tools")
-    if "enable_thinking" in template or "<think>" in template:
-        found.append("thinking")
+    found += ["tools"] if knows_tools(templates.of(has_tools=True)) else []
+    found += ["thinking"] if reasons(templates.default) else []
     return found

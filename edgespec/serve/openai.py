@@ -53,11 +53,12 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     take_logprobs(given)
     what = _common(fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
-    if refuses_reasoning(fields):
-        what.setdefault("reasoning_budget", 0)
     tools = take_tools(fields)
     has_tools = bool(tools.functions)
-    arguments = take_arguments(fields, model.templates.of(has_tools=has_tools))
+    dialect = model.dialect(has_tools=has_tools)
+    if refuses_reasoning(fields, dialect):
+        what.setdefault("reasoning_budget", 0)
+    arguments = take_arguments(fields, model.templates.of(has_tools=has_tools), dialect)
     messages = tuple(messages) or chat_messages(fields.take("messages"))
     messages = with_system(messages, model.system if fields.flag("add_system_prompt", True) else "")
     check_count(messages, model.n_ctx)

@@ -118,6 +118,13 @@ def _model_rows(header: Header) -> Rows:
         yield "experts", f"{n_experts} in a layer, {header.number('expert_used_count')} used for a token"
     names = [name or "default" for name, _ in _templates(header)]
     yield "chat template", "yes" if names == ["default"] else ", ".join(names) or "none"
+    if names:
+        from edgespec.dialects.about import calls_of, reasoning_of
+        from edgespec.gguf_file.chat_templates import chat_templates
+
+        templates = chat_templates(header)
+        yield "reasoning", reasoning_of(templates.default)
+        yield "calls of tools", calls_of(templates.of(has_tools=True))
     yield "context", f"trained for {header.number('context_length')} tokens"
 
 

@@ -11,11 +11,11 @@ from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.batch.fields import Fields
 from edgespec.batch.known import MOST_NOTES
 from edgespec.dialects.calls import NAME
+from edgespec.dialects.dialect import Dialect
 from edgespec.runtime.prompts import SWITCH
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
 from edgespec.settings import Request, shown
-from edgespec.text.thinking import OPEN
 
 MOST_TOOLS = 512
 _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
@@ -142,17 +142,24 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
     return (name,)
 
 
-def refuses_reasoning(fields: Fields) -> bool:
+def refuses_reasoning(fields: Fields, dialect: Dialect) -> bool:
     """Return whether a request asks for an answer without reasoning."""
     given = fields.rest()
     arguments = given.get("chat_template_kwargs")
-    switch = {**given, **(arguments if isinstance(arguments, dict) else {})}.get(SWITCH)
+    values = {**given, **(arguments if isinstance(arguments, dict) else {})}
+    switch = values.get(SWITCH, values.get(dialect.switch))
     return switch is False or (switch is None and given.get("reasoning_effort") == "none")
 
 
-def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
-    """Return the arguments for the chat template. Notes name those that it does not read. Raises BadInputError."""
-    given = _effort(fields, template)
+def take_arguments(fields: Fields, template: str, dialect: Dialect) -> dict[str, Any]:
+    """Return the arguments for the chat template. Notes name those that have no effect. Raises BadInputError."""
+    given = dict[str, Any]()
+    if effort := fields.text("reasoning_effort"):
+        given[SWITCH] = effort != "none"
+        given |= {"reasoning_effort": effort} if effort != "none" and "reasoning_effort" in template else {}
+        if len(given) == 1 and not _has_effect(SWITCH, given[SWITCH], template, dialect):
+            fields.notes.append("'reasoning_effort' has no effect: the chat template does not read it")
+            given = {}
     if SWITCH in fields:
         given[SWITCH] = fields.take(SWITCH)
     arguments = fields.mapping("chat_template_kwargs")
@@ -160,24 +167,17 @@ def take_arguments(fields: Fields, template: str) -> dict[str, Any]:
         if name in _TEMPLATE_OWN or not name.isidentifier():
             raise UnsupportedError("chat_template_kwargs", f"{shown(name)} is not for requests to set")
     given |= arguments
-    unread = [name for name in given if name not in template and not _ends_reasoning(name, given[name], template)]
+    unread = [name for name, value in given.items() if not _has_effect(name, value, template, dialect)]
+    unread = [name for name in unread if name != SWITCH or not effort or SWITCH in arguments]
     fields.notes += [f"{shown(name)} has no effect: the chat template does not read it" for name in unread[:MOST_NOTES]]
-    return {name: value for name, value in given.items() if name in template}
+    return {name: value for name, value in given.items() if name in template or (name == SWITCH and dialect.switch)}
 
 
-def _effort(fields: Fields, template: str) -> dict[str, Any]:
-    """Return `reasoning_effort` as the arguments that the chat template reads."""
-    effort = fields.text("reasoning_effort")
-    asked = {SWITCH: effort != "none"} | ({"reasoning_effort": effort} if effort != "none" else {})
-    given = {name: value for name, value in asked.items() if name in template} if effort else {}
-    if effort and not given and not _ends_reasoning(SWITCH, asked[SWITCH], template):
-        fields.notes.append("'reasoning_effort' has no effect: the chat template does not read it")
-    return given
-
-
-def _ends_reasoning(name: str, value: Any, template: str) -> bool:
-    """Return whether an argument has an effect without the template: the engine then ends the reasoning at once."""
-    return name == SWITCH and value is False and OPEN in template
+def _has_effect(name: str, value: Any, template: str, dialect: Dialect) -> bool:
+    """Return whether an argument changes the prompt, or ends the reasoning at once."""
+    return name in template or (
+        name == SWITCH and (bool(dialect.switch) or (value is False and not dialect.is_assumed))
+    )
 
 
 def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any]) -> Request:
