@@ -71,6 +71,7 @@ class AnswerForm:
             partial(self._model.token_bytes, special=True),
             is_open=is_open,
             n_begun=len(self._prompt.tokens) - self._prompt.start,
+            ends=self._model.end_tokens,
             inner=inner,
             after=after,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -60,6 +60,8 @@ class Reasoning:
         is_open: The prompt has opened the reasoning.
         n_begun: The number of tokens of the answer that exist already.
         tokenize: Returns a text with marks as ids.
+        ends: The tokens that end an answer. They are not allowed within reasoning that a constrained content
+            follows.
         inner: The constraint of all other tokens.
         after: Returns the constraint of the content, given the position where it begins. Without it, an answer need not
             have the frame.
@@ -76,6 +78,7 @@ class Reasoning:
         *,
         is_open: bool,
         n_begun: int = 0,
+        ends: Iterable[int] = (),
         inner: Constraint | None = None,
         after: Callable[[int], Constraint] | None = None,
     ) -> None:
@@ -88,6 +91,7 @@ class Reasoning:
         self._end = tokenize(frame.end + frame.rest)
         self._contents: dict[int, Constraint] = {}  # the constraints of contents, by their positions
         self._passing: dict[bytes, NDArray[np.intp]] = {}
+        self._ends = np.array([*{*ends} - {*tokenize(frame.close)}], np.intp)
         self.is_narrow = after is not None
         # What was read of the answer: its tokens, the position where the reasoning begins, the end of the reasoning's
         # text, and how it is over.
@@ -111,7 +115,7 @@ class Reasoning:
         constraint = self._inner if place is None else self._constraint(place)
         allowed = constraint.allowed(tokens) if constraint is not None else None
         if place is None and self._after is not None:
-            return self._without_passing(allowed)
+            return self._without_ends(allowed)
         if not answer and self._reasons_first and allowed is not None:
             allowed = allowed.copy()
             allowed[self._opening[0]] = True
@@ -261,20 +265,23 @@ class Reasoning:
         is_whole = not decoder.getstate()[0] and not begun
         return is_whole or place >= limit + len(self._close)
 
-    def _without_passing(self, allowed: NDArray[np.bool_] | None) -> NDArray[np.bool_] | None:
-        """Forbid tokens that complete the mark at the end of the reasoning and have more text: the constraint of the
-        content would not see it."""
+    def _without_ends(self, allowed: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+        """Forbid the end of the answer, and tokens that complete the mark at the end of the reasoning and have more
+        text, which the constraint of the content would not see."""
+        allowed = np.ones(self._n_vocab, np.bool_) if allowed is None else allowed.copy()
+        allowed[self._ends] = False
         n = next((n for n in range(len(self._close) - 1, 0, -1) if self._tail.endswith(self._close[:n])), 0)
-        if not n:
-            return allowed
-        rest = self._close[n:]
+        if n:
+            allowed[self._tokens_beyond(self._close[n:])] = False
+        return allowed
+
+    def _tokens_beyond(self, rest: bytes) -> NDArray[np.intp]:
+        """Return the tokens that begin with this rest of a mark, and have more text."""
         if rest not in self._passing:
             pieces = ((id, self._bytes(id)) for id in range(self._n_vocab))
             found = [id for id, piece in pieces if piece.startswith(rest) and piece[len(rest) :].strip()]
             self._passing[rest] = np.array(found, np.intp)
-        allowed = np.ones(self._n_vocab, np.bool_) if allowed is None else allowed.copy()
-        allowed[self._passing[rest]] = False
-        return allowed
+        return self._passing[rest]
 
 
 @dataclass(frozen=True, slots=True)

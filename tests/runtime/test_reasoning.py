@@ -37,7 +37,7 @@ def constraint(dialect: Dialect, most: int | None, *, is_open: bool, content: by
     assert frame is not None
     after = None if content is None else lambda place: Exactly(content, place)
     asked = (2, 256, lambda text: [*text.encode()], lambda id: bytes([id]))
-    return Reasoning(frame, most, *asked, is_open=is_open, after=after)
+    return Reasoning(frame, most, *asked, is_open=is_open, ends=[0], after=after)
 
 
 class Exactly:
@@ -88,6 +88,7 @@ FINAL = "<|channel|>final<|message|>"
     [
         (Dialect(THINK), True, None, "hm</think>", "hm</think>\n\n{}"),
         (Dialect(THINK), True, None, "{}</think>\n\n", "{}</think>\n\n{}"),
+        (Dialect(THINK), True, 3, "hm\0", "hm\1\n</think>\n\n{}"),  # it may not end within reasoning
         (Dialect(THINK), True, 3, "hm hm hm", "hm \n</think>\n\n{}"),
         (Dialect(THINK), True, 0, "hm hm hm", "\n</think>\n\n{}"),
         (Dialect(THINK), False, None, "<think>hm</think>", "<think>hm</think>\n\n{}"),
