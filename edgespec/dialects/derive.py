@@ -222,6 +222,7 @@ class _Derivation:
             ("", name_end.strip()),
             key=_stripped(key),
             value=_stripped(value),
+            has_lines=inner.endswith("\n") and again.startswith("\n"),
         )
 
 

@@ -29,6 +29,7 @@ class Calls:
         id: The marks around the id of a call that is not in JSON, after the name.
         key: The marks around the name of an argument.
         value: The marks around the value of an argument.
+        has_lines: Such a value has lines of its own; otherwise all between its marks belongs to it.
         short_ids: Ids have nine characters.
         between: What separates two calls in JSON that have no marks of their own.
     """
@@ -42,6 +43,7 @@ class Calls:
     id: Marks = NO_MARKS
     key: Marks = NO_MARKS
     value: Marks = NO_MARKS
+    has_lines: bool = False
     short_ids: bool = False
     between: str = ""
 
