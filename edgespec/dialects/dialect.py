@@ -31,6 +31,7 @@ class Calls:
         value: The marks around the value of an argument.
         has_lines: Such a value has lines of its own; otherwise all between its marks belongs to it.
         short_ids: Ids have nine characters.
+        ids: The ids that the model expects, with the `name` of the tool and the `number` of the call in the chat.
         between: What separates two calls in JSON that have no marks of their own.
     """
 
@@ -45,6 +46,7 @@ class Calls:
     value: Marks = NO_MARKS
     has_lines: bool = False
     short_ids: bool = False
+    ids: str = ""
     between: str = ""
 
 
