@@ -35,7 +35,7 @@ class Agent(ABC):
     """An agent in a conversation with a server.
 
     Attributes:
-        path: Where requests are posted.
+        path: The path of requests.
         shows_reasoning: False if the user does not see it.
         ends: How answers with calls, and others, end.
     """
