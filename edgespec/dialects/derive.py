@@ -97,7 +97,7 @@ class _Derivation:
             if THOUGHT in made:
                 before, _, after = made.rpartition(THOUGHT)
                 plain = self._called((NAMES[0], VALUES[:1]))
-                start = before[len(_whole(_common(before, plain), before)) :]
+                start = before[len(_whole(_common(before, plain), before)) :] or _last_mark(before)
                 closed = re.match(r"\s*(<[^<>]+>|\[[A-Z_/]+\])", after)
                 if start.strip() and closed:
                     return field, (start.strip(), closed[1]), content
@@ -231,6 +231,7 @@ class _Derivation:
             ("", name_end.strip()),
             key=_stripped(key),
             value=_stripped(value),
+            has_lines=inner.endswith("\n") and again.startswith("\n"),
         )
 
 

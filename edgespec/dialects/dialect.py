@@ -29,7 +29,9 @@ class Calls:
         id: The marks around the id of a call that is not in JSON, after the name.
         key: The marks around the name of an argument.
         value: The marks around the value of an argument.
+        has_lines: Such a value has lines of its own; otherwise all between its marks belongs to it.
         short_ids: Ids have nine characters.
+        ids: The ids that the model expects, with the `name` of the tool and the `number` of the call in the chat.
         between: What separates two calls in JSON that have no marks of their own.
     """
 
@@ -42,7 +44,9 @@ class Calls:
     id: Marks = NO_MARKS
     key: Marks = NO_MARKS
     value: Marks = NO_MARKS
+    has_lines: bool = False
     short_ids: bool = False
+    ids: str = ""
     between: str = ""
 
 

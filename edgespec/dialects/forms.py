@@ -133,7 +133,7 @@ class _Tagged(_Form):
         super().__init__(calls)
         next_marks = tuple(filter(None, (calls.section[0], *self._opens)))
         ends = tuple(parts_of(calls.call[1]) or parts_of(calls.section[1]))
-        self._marks = ParameterMarks(calls.key, calls.value, ends, next_marks)
+        self._marks = ParameterMarks(calls.key, calls.value, ends, next_marks, calls.has_lines)
         self._closes = [*ends[1:], *parts_of(calls.section[1])]
         follows = "|".join(map(re.escape, (calls.key[0], self._marks.ends[0])))
         name_end = f"{pattern(calls.name[1])}|" if calls.name[1] else ""
@@ -232,6 +232,7 @@ QWEN_CODER = Calls(
     name=("", ">"),
     key=("<parameter=", ">"),
     value=("", "</parameter>"),
+    has_lines=True,
 )
 TOOL_CALLS = "[TOOL_CALLS]"
 _MISTRAL = Calls("named", call=(TOOL_CALLS, ""), name=("", "[ARGS]"), id=("[CALL_ID]", "[ARGS]"))

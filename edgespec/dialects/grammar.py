@@ -73,11 +73,11 @@ class _Writer:
         return " ".join(filter(None, [before, _quoted(name), after, "ws", arguments, "ws"]))
 
     def _tagged(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
-        """Return a call as a name and arguments between marks, in the order of the schema. Either all values have lines
-        of their own, or none."""
+        """Return a call as a name and arguments between marks, in the order of the schema. Where values have lines of
+        their own, either all of them have, or none."""
         required, properties = schema.get("required") or (), schema.get("properties") or {}
         layouts = list[str]()
-        for line in ("", "\n"):
+        for line in ("", "\n") if calls.has_lines else ("",):
             parts = [self._text(calls.name[0] + name + calls.name[1]), "ws"]
             for key, part in properties.items():
                 described = part if isinstance(part, dict) else {}
@@ -96,15 +96,15 @@ class _Writer:
         elif texts := [value for value in listed_values(schema, whole) if isinstance(value, str)]:
             value = [f"({' | '.join(map(self._text, texts))})", self._text(end)]
         else:
-            value = [self._free(end, schema.get("maxLength"))]
+            value = [self._free(end, schema.get("maxLength"), excludes_line=calls.has_lines and not line)]
         return " ".join(filter(None, [*begin, *value]))
 
-    def _free(self, end: str, most: Any) -> str:
-        """Return any text up to a mark, with the mark; `most` is the most characters, if there is a limit. A text that
-        begins with a line break would have a line of its own."""
+    def _free(self, end: str, most: Any, *, excludes_line: bool) -> str:
+        """Return any text up to a mark, with the mark; `most` is the most characters, if there is a limit. With
+        `excludes_line`, the text does not begin with a line break, after which it would have a line of its own."""
         length = f"{{0,{most - 1}}}" if isinstance(most, int) and 0 < most < LONGEST else "*"
         text = f"(.|\\n){length}"
-        if not end.startswith("\n"):
+        if excludes_line:
             text = f"([^\\n]{text})?"
         if found := self._tokens.search(end):
             line, rest = end[: found.start()], end[found.start() :]

@@ -14,9 +14,11 @@ from edgespec.text.thinking import CLOSE, OPEN
 def as_sent(messages: Sequence[Message], dialect: Dialect) -> tuple[Message, ...]:
     """Return messages with the reasoning of earlier answers where the template wants it: in a field, or as text;
     otherwise it is left out. The given ones have it before their content, as `<think>` text. An answer that is to be
-    continued has it between the marks of the dialect."""
+    continued has it between the marks of the dialect. Calls and results get the ids that the model expects."""
     if not messages:
         return ()
+    if dialect.calls is not None and dialect.calls.ids:
+        messages = _with_ids(messages, dialect.calls.ids)
     *earlier, last = messages
     sent = [_as_sent(message, dialect) if _reasons(message) else message for message in earlier]
     is_begun = last.role == "assistant" and not last.tokens
@@ -56,3 +58,19 @@ def _as_sent(message: Message, dialect: Dialect) -> Message:
         extra[dialect.reasoning_field] = thought
         return replace(message, content=content, extra=json.dumps(extra, ensure_ascii=False))
     return message if dialect.reads_text else replace(message, content=content)
+
+
+def _with_ids(messages: Sequence[Message], form: str) -> list[Message]:
+    """Return messages whose calls and results have ids of this form. Clients know others, and the model finds the name
+    of the tool of a result in the id alone."""
+    made, ids = list[Message](), dict[str, str]()
+    n_calls = 0
+    for message in messages:
+        extra = json.loads(message.extra) if '"tool_call' in message.extra else {}
+        for call in extra.get("tool_calls") or ():
+            ids[str(call.get("id"))] = call["id"] = form.format(name=call["function"]["name"], number=n_calls)
+            n_calls += 1
+        if (id := str(extra.get("tool_call_id"))) in ids:
+            extra["tool_call_id"] = ids[id]
+        made.append(replace(message, extra=json.dumps(extra, ensure_ascii=False)) if extra else message)
+    return made

@@ -12,6 +12,7 @@ KIMI_K2 = Dialect(
         section=("<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"),
         call=("<|tool_call_begin|>", "<|tool_call_end|>"),
         name=("", "<|tool_call_argument_begin|>"),
+        ids="functions.{name}:{number}",
     ),
 )
 KIMI_K3 = Dialect(

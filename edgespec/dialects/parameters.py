@@ -26,13 +26,15 @@ _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string", list:
 class ParameterMarks:
     """The marks of calls with parameters: around the name of one, around its value, and after all of a call.
 
-    `next` are those that begin another call. An attribute in a mark may have another value, such as a type.
+    `next` are those that begin another call. An attribute in a mark may have another value, such as a type. With
+    `has_lines`, line breaks after the first mark of a value and before the second one are parts of the marks.
     """
 
     key: tuple[str, str]
     value: tuple[str, str]
     ends: tuple[str, ...]
     next: tuple[str, ...]
+    has_lines: bool = False
 
     @property
     def has_elements(self) -> bool:
@@ -174,12 +176,12 @@ class _Values(_Parameters):
         source, name = self._source, self._first
         while name.end() == len(source.text):
             yield from source.wait()
-        is_by_line = source.text[name.end()] == "\n"
+        is_by_line = self._marks.has_lines and source.text[name.end()] == "\n"
         between = (self._marks.by_line if is_by_line else self._marks.loose)[0]
         while True:
             while name.end() == len(source.text):
                 yield from source.wait()
-            yield from self._begin(name[1], name.end() + (source.text[name.end()] == "\n"))
+            yield from self._begin(name[1], name.end() + (self._marks.has_lines and source.text[name.end()] == "\n"))
             stop = self._searched = yield from self._until(self._marks.stops, holds_blanks=True)
             while not ((found := between.match(source.text, stop - is_by_line)) and self._may_follow(found[1])):
                 if (texts := self._whole()) is not None:
@@ -187,7 +189,7 @@ class _Values(_Parameters):
                     return
                 yield from source.wait()
             value = source.text[self._start : max(self._start, found.start())]
-            yield self._end(value if is_by_line else value.removesuffix("\n"))
+            yield self._end(value.removesuffix("\n") if self._marks.has_lines and not is_by_line else value)
             following = self._marks.name.match(source.text, found.end())
             assert following is not None
             name = following
@@ -244,7 +246,7 @@ def _values_at(
     marks: ParameterMarks, text: str, first: re.Match[str], schema: Any, ended: bool
 ) -> tuple[dict[str, str], int]:
     """Return the values of the parameters, as texts, and the end of the call. Raises UnfinishedError."""
-    is_by_line = text.startswith("\n", first.end())
+    is_by_line = marks.has_lines and text.startswith("\n", first.end())
     is_by_line &= not (ended and not marks.by_line[1].search(text, first.end()))
     between, ends = marks.by_line if is_by_line else marks.loose
     stop, end = _end_of_call(marks, text, first.end(), ends, ended)
@@ -258,8 +260,11 @@ def _values_at(
             if each[1] not in (*found, name[1]) and (is_open or each[1] in declared)
         )
         following = next(others, None)
-        value = text[name.end() : following.start() if following else stop].removeprefix("\n")
-        found[name[1]] = value if is_by_line else value.removesuffix("\n")
+        value = text[name.end() : following.start() if following else stop]
+        if marks.has_lines:
+            value = value.removeprefix("\n")
+            value = value if is_by_line else value.removesuffix("\n")
+        found[name[1]] = value
         name = marks.name.match(text, following.end()) if following else None
     return found, end
 

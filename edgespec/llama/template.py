@@ -273,7 +273,7 @@ class ChatTemplate:
             for number, name in enumerate(names)
         ]
         answer = Message("assistant", text, extra=json.dumps({"tool_calls": calls}))
-        return self._probe(Message("user", "a"), answer, *results)
+        return self._probe(*as_sent([Message("user", "a"), answer, *results], self.dialect))
 
     @cached_property
     def _takes_parts(self) -> bool:

@@ -8,8 +8,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import takewhile
 from typing import Any, TypeVar
 
+from edgespec.dialects.derive import FIELDS
 from edgespec.errors import UsageError
 from edgespec.llama.rendering import TemplateFailedError
 from edgespec.settings import Message, joined
@@ -176,13 +178,18 @@ def one_call_each(messages: Sequence[Message]) -> tuple[Message, ...]:
             results.append(messages[place])
             place += 1
         for number, call in enumerate(calls):
-            said = message if number == 0 else replace(message, content="", tokens=())
+            said = message if number == 0 else _without_reasoning(replace(message, content="", tokens=()))
             made.append(_with_fields(said, tool_calls=[call]))
             ids = [_field(result, "tool_call_id") for result in results]
             own = ids.index(call["id"]) if call.get("id") in ids else 0
             made += [results.pop(own)] if results else []
         made += results
     return tuple(made)
+
+
+def _without_reasoning(message: Message) -> Message:
+    fields = json.loads(message.extra)
+    return replace(message, extra=json.dumps({name: fields[name] for name in fields if name not in FIELDS}))
 
 
 def text_apart(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -192,6 +199,19 @@ def text_apart(messages: Sequence[Message]) -> tuple[Message, ...]:
         if message.content and calls_in(message):
             made.append(replace(message, extra=""))
             message = replace(message, content="", tokens=())
+        made.append(message)
+    return tuple(made)
+
+
+def _text_in_reasoning(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages in which the text before calls follows the reasoning. Templates of gpt-oss take one of both, and
+    write it as reasoning."""
+    made: list[Message] = []
+    for message in messages:
+        field = next((name for name in FIELDS if _field(message, name)), "")
+        if field and message.content and calls_in(message):
+            reasoning = f"{_field(message, field)}\n\n{message.content}"
+            message = _with_fields(replace(message, content="", tokens=()), **{field: reasoning})
         made.append(message)
     return tuple(made)
 
@@ -206,6 +226,12 @@ def with_late_system(messages: Sequence[Message]) -> tuple[Message, ...]:
         replace(message, role="user") if index and message.role in ("system", "developer") else message
         for index, message in enumerate(messages)
     )
+
+
+def with_one_system(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Return messages whose system messages at the beginning are one."""
+    first = list(takewhile(lambda message: message.role in ("system", "developer"), messages))
+    return (replace(joined(first, "\n\n"), tokens=()), *messages[len(first) :]) if len(first) > 1 else (*messages,)
 
 
 def _field(message: Message, name: str) -> Any:
@@ -290,6 +316,8 @@ ADAPTATIONS: Mapping[Adaptation, str] = {
     _with_lists: "",
     _with_short_ids: "",
     _of_messages(one_call_each): "",
+    _of_messages(_text_in_reasoning): "",
+    _of_messages(with_one_system): "the system messages at the beginning were joined",
     _of_messages(lambda messages: _each_call(messages, _wrapped)): "arguments of calls were put into objects",
     _of_messages(lambda messages: _taking_turns(messages, 1)): "messages were merged",
     _of_messages(lambda messages: _taking_turns(messages, 0)): "messages were merged",

@@ -26,6 +26,7 @@ from edgespec.runtime.adapting import (
     one_call_each,
     text_apart,
     with_late_system,
+    with_one_system,
     with_text_arguments,
 )
 from edgespec.runtime.described import calls, described, with_calls
@@ -201,9 +202,11 @@ class Prompts:
         results for which it has no place are described as text."""
         arguments, messages = talk.arguments, talk.messages
         template = base.given(json.dumps(arguments) if arguments else "")
-        if not template.shows_late_system and (changed := with_late_system(messages)) != messages:
-            self._note("later system messages become the user's: the chat template leaves them out")
-            messages = changed
+        if not template.shows_late_system:
+            messages = with_one_system(messages)
+            if (changed := with_late_system(messages)) != messages:
+                self._note("later system messages become the user's: the chat template leaves them out")
+                messages = changed
         if not template.has("tools"):
             return template, described(messages, arguments.get("tools") or ())
         if any(map(calls, messages)):

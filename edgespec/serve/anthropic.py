@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import binascii
 import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from edgespec.batch.bad_input import BadInputError, wrong
@@ -15,7 +17,7 @@ from edgespec.batch.images import parts_of
 from edgespec.batch.known import MESSAGES
 from edgespec.batch.messages import call_of, message_of
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, ToolCall
-from edgespec.serve.chat import BlockObject, Call, End, Events
+from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
@@ -24,6 +26,7 @@ from edgespec.settings import LARGEST, Message, moved, shown
 
 _FOREIGN = ("server_tool_use", "mcp_tool_use", "_tool_result", "container_upload")
 _BILLING = re.compile("x-anthropic-billing-header:.*")
+SIGNATURE = "edgespec"
 CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 
 # --- requests ---------------------------------------------------------------------------------------------------------
@@ -100,7 +103,7 @@ def _parted(where: str, role: str, content: Any, notes: list[str]) -> Iterator[M
             function = {"name": fields.take("name"), "arguments": fields.take("input")}
             calls.append(call_of(at, fields.text("id"), Fields(function, where=at)))
         elif kind == "thinking" and role == "assistant":
-            reasoning.append(str(fields.take("thinking", "")))
+            reasoning.append(str(fields.take("thinking", "") or _reasoning_in(str(fields.take("signature")))))
         elif isinstance(kind, str) and kind.endswith(_FOREIGN):
             notes.append(f"{at} is left out: blocks of type {shown(kind)} do not exist here")
         elif kind != "redacted_thinking":
@@ -109,6 +112,20 @@ def _parted(where: str, role: str, content: Any, notes: list[str]) -> Iterator[M
         yield message_of(role, content_of(where, parts), reasoning="\n".join(reasoning), tool_calls=calls)
     elif parts or not n_results:
         yield message_of(role, *parts_of(where, parts))
+
+
+def _reasoning_in(signature: str) -> str:
+    """Return the reasoning that a signature has, as `_signature` has written it."""
+    kind, _, text = signature.partition(":")
+    with suppress(ValueError):
+        return binascii.a2b_base64(text.encode(), strict_mode=True).decode() if kind == SIGNATURE else ""
+    return ""
+
+
+def _signature(reasoning: str) -> str:
+    """Return the signature of a block whose reasoning is not shown. Clients send blocks back as they are, and the next
+    prompt needs the reasoning."""
+    return f"{SIGNATURE}:{binascii.b2a_base64(reasoning.encode(), newline=False).decode()}"
 
 
 def _with_references(where: str, content: Any) -> Any:
@@ -205,6 +222,7 @@ class MessageObject(BlockObject):
         thinking = body.get("thinking")
         self._omits_thinking = isinstance(thinking, dict) and thinking.get("display") == "omitted"
         self._input: Members | None = None  # of the last call, unless its arguments are sent as they come
+        self._omitted = ""  # of the last block
         self.object = {
             "id": f"msg_{secrets.token_hex(12)}",
             "type": "message",
@@ -235,15 +253,19 @@ class MessageObject(BlockObject):
 
     def _more_input(self, text: str) -> Events:
         if text:
-            delta = {"type": "input_json_delta", "partial_json": text}
-            yield {"type": "content_block_delta", "index": self._number, "delta": delta}
+            yield self._delta("input_json_delta", partial_json=text)
 
     def _more(self, kind: str, text: str) -> Events:
         if not self._is_open or self._blocks[-1]["type"] != kind:
             yield from self._begin({"type": kind, kind: ""} | ({"signature": ""} if kind == "thinking" else {}))
-        text = "" if kind == "thinking" and self._omits_thinking else text
+        if kind == "thinking" and self._omits_thinking:
+            self._omitted += text
+            return
         self._blocks[-1][kind] += text
-        yield {"type": "content_block_delta", "index": self._number, "delta": {"type": f"{kind}_delta", kind: text}}
+        yield self._delta(f"{kind}_delta", **{kind: text})
+
+    def _delta(self, kind: str, **what: str) -> Event:
+        return {"type": "content_block_delta", "index": self._number, "delta": {"type": kind, **what}}
 
     def _begin(self, block: dict[str, Any]) -> Events:
         yield from self._close()
@@ -254,6 +276,10 @@ class MessageObject(BlockObject):
     def _close(self, *, is_cut: bool = False) -> Events:
         if self._is_open:
             self._is_open = False
+            if self._omitted:
+                signature, self._omitted = _signature(self._omitted), ""
+                self._blocks[-1]["signature"] = signature
+                yield self._delta("signature_delta", signature=signature)
             yield {"type": "content_block_stop", "index": self._number}
 
     def _ended(self, end: End) -> dict[str, Any]:

@@ -199,6 +199,17 @@ def test_pieces_of_a_call_are_its_arguments(form: str, text: str, value: Any, da
     assert summary(parts_of(form, written, [*range(len(written))])) == whole
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("text", ["a\n", "\na", "\n\na\n\n", "  a  "])
+def test_blanks_at_the_ends_of_a_text_are_kept(form: str, text: str) -> None:
+    """The last line of a file ends with a line break."""
+    for arguments in ({"path": "a.py", "text": text}, {"text": text, "path": "a.py"}):
+        written = FORMS[form][2](arguments)
+        for cuts in ([], [*range(len(written))]):
+            ((_, _, found, _),) = summary(parts_of(form, written, cuts))[1]
+            assert json.loads(found) == arguments
+
+
 @given(st.sampled_from([*FORMS]), TEXTS, st.data())
 @pytest.mark.slow
 def test_what_is_cut_off_or_broken_is_the_same_however_it_arrives(form: str, text: str, data: st.DataObject) -> None:

@@ -132,6 +132,27 @@ def test_a_template_for_one_call_gets_one_in_each_message(render: Rendering, sou
     assert made == '[weigh]<user>a<assistant>hmweigh({"n": 1})<tool>8<assistant>count({"n": 1})<tool>7'
 
 
+def test_reasoning_stands_before_the_first_of_several_calls(render: Rendering) -> None:
+    source = FORMAT.replace("m.tool_calls or []", "(m.tool_calls or [])[:1]").replace("{call}", SHOWN)
+    source = source.replace("{{ m.content }}", "({{ m.thinking }}){{ m.content }}")
+    calls = asked("weigh", "count") | {"reasoning_content": "hm"}
+    made = render(source, USER, calls, told("7", "call_0"), told("8", "call_1"), lenient=False, **TOOLS)
+    assert made.count("(hm)") == 1
+    assert '<assistant>(hm)weigh({"n": 1})' in made
+    assert '<assistant>()count({"n": 1})' in made
+
+
+def test_a_template_for_a_text_or_reasoning_before_calls_gets_both_as_reasoning(render: Rendering) -> None:
+    """gpt-oss's template refuses both: calls and tools were described as text, in the whole chat."""
+    source = refusing("m.tool_calls and m.content and m.thinking")
+    source = source.replace("{{ m.content }}", "({{ m.thinking }}){{ m.content }}")
+    called = asked("weigh", text="I will weigh it.") | {"reasoning_content": "hm"}
+    made = render(source, USER, called, told("7"), **TOOLS)
+    assert '<assistant>(hm\n\nI will weigh it.)weigh({"n": 1})<tool>()7' in made
+    assert made.startswith("[weigh]")
+    assert not render.notes
+
+
 def test_calls_after_a_text_are_not_lost(render: Rendering) -> None:
     source = template().replace("c in m.tool_calls or []", "c in (not m.content and m.tool_calls) or []")
     made = render(source, USER, asked("weigh", text="hm"), told("7"), **TOOLS)
@@ -162,6 +183,14 @@ def test_a_later_system_message_that_would_be_left_out_is_the_users(render: Rend
     assert render(source, USER, late, AGAIN, lenient=False) == "<user>a<user>be<user>b"
     assert "later system messages become the user's" in render.notes[0]
     assert render(refusing("m.role == 'system' and not loop.first"), USER, late, AGAIN) == "<user>a\n\nbe\n\nb"
+
+
+def test_system_messages_at_the_beginning_become_one(render: Rendering) -> None:
+    """Codex sends its instructions in two messages."""
+    left_out = template().replace("{{ m.content }}", "{{ m.content if m.role != 'system' or loop.first }}")
+    for source in (left_out, refusing("m.role == 'system' and not loop.first")):
+        made = render(source, SYSTEM, {"role": "developer", "content": "brief"}, USER)
+        assert made == "<system>be\n\nbrief<user>a"
 
 
 def test_a_system_message_that_is_refused_goes_into_the_first_message_of_the_user(render: Rendering) -> None:
