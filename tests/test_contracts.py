@@ -35,7 +35,7 @@ ROOMS = {  # and what each may import: docs/design.md draws it
     "dialects": f"{PLAIN} core gguf_file llama files text",
     "tools": f"{PLAIN} core gguf_file llama dialects files text",
     "batch": f"{PLAIN} documents core gguf_file llama models files text",
-    "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models batch files text",
+    "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models batch dialects files text",
     "edgespec": f"{PLAIN} core runtime",
     "history": f"{PLAIN} files text",
     "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",

@@ -14,8 +14,9 @@ _OPEN, _CLOSE = THINK
 class PlainText:
     """The text of one answer, which arrives in pieces.
 
-    Reasoning is written between `<think>` marks at the beginning, also if the prompt has opened it. The calls in an answer
-    of several messages are written as JSON between `<tool_call>` marks. Other calls stay as the model has written them.
+    Reasoning is written between `<think>` marks at the beginning, also if the prompt has opened it. The calls in an
+    answer of several messages are written as JSON between `<tool_call>` marks. Other calls stay in the form of the
+    model.
 
     Args:
         opened: What the prompt has begun of the answer, as `Dialect.opened` returns it.

@@ -10,15 +10,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NoReturn
 
-from edgespec.dialects.dialect import THINK, Dialect
-from edgespec.dialects.history import as_sent
-from edgespec.dialects.templates import dialect_with, mark_texts
 from edgespec.errors import UsageError
 from edgespec.gguf_file.chat_templates import CHATML
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells, Picture
 from edgespec.llama.rendering import TemplateFailedError, renderer
 from edgespec.settings import Image, Message
+from edgespec.text.thinking import CLOSE, OPEN
 
 CHATML_END = "<|im_end|>"
 MARK = re.compile("([\ue000\ue003])(\\d+)[\ue001\ue004]")  # a content, or an image
@@ -35,6 +33,23 @@ _FAILURES = {
     "limit": "the chat template of {name} exceeds a limit",
 }
 OTHERS = "use another template (--chat-template, --chat-template-file), or a plain prompt (--raw)"
+
+
+class AnswerStyle:
+    """What prompts depend on how a model writes its answers. A model of which nothing is known writes text."""
+
+    def sent(self, messages: Sequence[Message]) -> tuple[Message, ...]:
+        """Return messages in the form in which the template expects them."""
+        return tuple(messages)
+
+    def begun(self, content: str, prompt: str) -> list[str]:
+        """Return a begun answer, which follows a prompt, in parts: every second one is a control token."""
+        return [content]
+
+    def before_reasoning(self, prompt: str) -> str | None:
+        """Return a prompt without the reasoning that it has opened; None if there is none."""
+        return prompt[: prompt.rindex(OPEN)] if prompt.rstrip().endswith(OPEN) else None
+
 
 See = Callable[[Image], Picture]
 """Returns an image as a part of a prompt. Raises UsageError if the model cannot see."""
@@ -64,10 +79,17 @@ class ChatTemplate:
     """A model's chat template, or `text` instead, and that for requests with tools, if they have one of their own. A
     broken template raises UsageError when it is used."""
 
-    def __init__(self, model: Model, text: str | None = None, see: See = cannot_see, tool_use: str = "") -> None:
-        self._model, self.see = model, see
+    def __init__(
+        self,
+        model: Model,
+        text: str | None = None,
+        see: See = cannot_see,
+        tool_use: str = "",
+        style_of: Callable[[str], AnswerStyle] = lambda text: AnswerStyle(),
+    ) -> None:
+        self._model, self.see, self._style_of = model, see, style_of
         self.text = (model.chat_template if text is None else text) or None
-        self._tool_use = ChatTemplate(model, tool_use, see) if tool_use else None
+        self._tool_use = ChatTemplate(model, tool_use, see, style_of=style_of) if tool_use else None
         self._bos_text = _text_of(model, model.bos)
         self._arguments = ""
 
@@ -79,7 +101,7 @@ class ChatTemplate:
             return self
         # Once for all copies.
         _ = self._takes_parts, self._called, self._two_called, self.shows_calls_after_text, self.shows_late_system
-        _ = self.mark_texts
+        _ = self._style
         made = copy.copy(self)
         made._arguments = arguments
         return made
@@ -196,22 +218,14 @@ class ChatTemplate:
 
     def _ids_of_answer(self, begun: str, prompt: str) -> list[int]:
         """Return a begun answer as ids."""
-        begun = self.dialect.continued(prompt, begun)
-        marks = "|".join(map(re.escape, sorted(self.mark_texts.values(), key=len, reverse=True)))
-        parts = re.split(f"({marks})", begun) if marks else [begun]
+        parts = self._style.begun(begun, prompt)
         return [id for n, part in enumerate(parts) for id in self._model.tokenize(part, parse_special=n % 2 == 1)]
 
     # --- what it shows --------------------------------------------------------------------------------------------
 
     @cached_property
-    def dialect(self) -> Dialect:
-        """How the model writes answers."""
-        return dialect_with(self._model, self.text or "")
-
-    @cached_property
-    def mark_texts(self) -> dict[int, str]:
-        """The texts of the control tokens in the marks of the dialect, by their ids."""
-        return mark_texts(self.dialect, self._model)
+    def _style(self) -> AnswerStyle:
+        return self._style_of(self.text or "")
 
     @property
     def shows_calls(self) -> bool:
@@ -244,7 +258,7 @@ class ChatTemplate:
     def shows_late_system(self) -> bool:
         """False if the template leaves out one of two system messages, of which the second is not the first message."""
         users = Message("user", "a"), Message("user", "b")
-        shown = self._probe(Message("system", "xyzzy"), users[0], Message("system", "plugh"), users[1])
+        shown = self.probe(Message("system", "xyzzy"), users[0], Message("system", "plugh"), users[1])
         return not shown or ("xyzzy" in shown and "plugh" in shown)
 
     @cached_property
@@ -273,48 +287,43 @@ class ChatTemplate:
             for number, name in enumerate(names)
         ]
         answer = Message("assistant", text, extra=json.dumps({"tool_calls": calls}))
-        return self._probe(*as_sent([Message("user", "a"), answer, *results], self.dialect))
+        return self.probe(*self._style.sent([Message("user", "a"), answer, *results]))
 
     @cached_property
     def _takes_parts(self) -> bool:
         """True if the template leaves out contents that are not lists of parts, as some do that know images."""
         text = "xyzzy"
-        if self.text is None or "type" not in self.text or text in self._probe(Message("user", text), in_parts=False):
+        if self.text is None or "type" not in self.text or text in self.probe(Message("user", text), in_parts=False):
             return False
-        return text in self._probe(Message("user", text), in_parts=True)
+        return text in self.probe(Message("user", text), in_parts=True)
 
     @cached_property
     def opens_thinking(self) -> bool:
         """True if answers begin inside of reasoning that the template has opened."""
-        return self.dialect.messages is None and self.dialect.opened(self._probe(Message("user", "a"))) is not None
+        return self._style.before_reasoning(self.probe(Message("user", "a"))) is not None
 
     @cached_property
     def keeps_answers(self) -> bool:
         """True if a later prompt has an answer at the place where it was generated. False if the template writes
         something before it, such as the header of a message."""
-        asked, text = self._probe(Message("user", "a")), "xyzzy"
-        if self.opens_thinking and self.dialect.reasoning:
-            asked = asked[: asked.rindex(self.dialect.reasoning[0])]
-        shown = self._probe(Message("user", "a"), Message("assistant", text), Message("user", "c"))
-        return not shown or _without_blanks(shown).startswith(_without_blanks(asked + text))
+        asked, text = self.probe(Message("user", "a")), "xyzzy"
+        asked = self._style.before_reasoning(asked) or asked
+        shown = self.probe(Message("user", "a"), Message("assistant", text), Message("user", "c"))
+        return not shown or "".join(shown.split()).startswith("".join(f"{asked}{text}".split()))
 
     @cached_property
     def drops_thinking(self) -> bool:
         """True if the template leaves out the reasoning of earlier answers."""
-        thought, (open, close) = "xyzzy", THINK
-        answer = Message("assistant", f"{open}\n{thought}\n{close}\n\nb")
-        shown = self._probe(*as_sent([Message("user", "a"), answer, Message("user", "c")], self.dialect))
+        thought = "xyzzy"
+        answer = Message("assistant", f"{OPEN}\n{thought}\n{CLOSE}\n\nb")
+        shown = self.probe(*self._style.sent([Message("user", "a"), answer, Message("user", "c")]))
         return bool(shown) and thought not in shown
 
-    def _probe(self, *messages: Message, in_parts: bool | None = None) -> str:
+    def probe(self, *messages: Message, in_parts: bool | None = None) -> str:
         try:
             return self._render(messages, str, in_parts=in_parts)
         except UsageError:
             return ""
-
-
-def _without_blanks(text: str) -> str:
-    return "".join(text.split())
 
 
 def _without_marks(text: str) -> str:

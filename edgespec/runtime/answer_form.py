@@ -10,9 +10,9 @@ from edgespec.core.sampler import Constraint
 from edgespec.dialects.calls import tool_schemas
 from edgespec.dialects.plain import PlainText
 from edgespec.llama.model import Model
-from edgespec.llama.template import ChatTemplate
-from edgespec.runtime.prompts import Prompt
+from edgespec.runtime.prompts import Prompt, Prompts
 from edgespec.runtime.reasoning import Frame, Reasoning
+from edgespec.runtime.template_dialect import TemplateDialect
 from edgespec.settings import Request
 
 PROMPT_END = 64  # tokens at the end of a prompt that may open reasoning
@@ -21,8 +21,8 @@ PROMPT_END = 64  # tokens at the end of a prompt that may open reasoning
 class AnswerForm:
     """The form of one answer, in the dialect of the chat template."""
 
-    def __init__(self, template: ChatTemplate, model: Model, request: Request, prompt: Prompt) -> None:
-        self._base, self._model, self._request, self._prompt = template, model, request, prompt
+    def __init__(self, prompts: Prompts, model: Model, request: Request, prompt: Prompt) -> None:
+        self._prompts, self._model, self._request, self._prompt = prompts, model, request, prompt
 
     def constraint(
         self, inner: Constraint | None, after: Callable[[int], Constraint] | None, limit: int
@@ -52,7 +52,7 @@ class AnswerForm:
         self, most: int | None, inner: Constraint | None, after: Callable[[int], Constraint] | None
     ) -> Reasoning | None:
         """Return the constraint of an answer with reasoning; None if it cannot have any."""
-        dialect = self._template.dialect
+        dialect = self._written.dialect
         frame = Frame.of(dialect, calls=bool(self._request.must_call))
         if frame is None:
             return None
@@ -86,11 +86,11 @@ class AnswerForm:
         schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
         begun = self._text_of(self._prompt.tokens[self._prompt.start :])
         hides = is_constrained and not request.must_call
-        return self._template.mark_texts, PlainText(self._template.dialect, self._opened, begun, schemas, hides=hides)
+        return self._written.marks, PlainText(self._written.dialect, self._opened, begun, schemas, hides=hides)
 
     @cached_property
-    def _template(self) -> ChatTemplate:
-        return self._base.given(self._request.template)
+    def _written(self) -> TemplateDialect:
+        return self._prompts.dialect(self._request)
 
     @cached_property
     def _before(self) -> str:
@@ -101,7 +101,7 @@ class AnswerForm:
     @cached_property
     def _opened(self) -> str | None:
         """What the prompt has begun of the answer, as `Dialect.opened` returns it."""
-        return self._template.dialect.opened(self._before)
+        return self._written.dialect.opened(self._before)
 
     def _text_of(self, tokens: Sequence[int]) -> str:
         text = b"".join(self._model.token_bytes(id, special=True) for id in tokens if id >= 0)  # others are of images

@@ -22,7 +22,7 @@ from edgespec.llama.model import Model
 from edgespec.runtime.answer_form import AnswerForm
 from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.prompts import Prompt
+from edgespec.runtime.prompts import Prompt, Prompts
 from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Request
 from edgespec.text.indentation import Indentation
@@ -150,8 +150,9 @@ class _Running:
 class Answering(Loop):
     """Answers requests with the engine, as many at a time as it has slots."""
 
-    def __init__(self, loaded: ModelSession, note: Callable[[str], None], progress: Progress) -> None:
+    def __init__(self, loaded: ModelSession, prompts: Prompts, note: Callable[[str], None], progress: Progress) -> None:
         super().__init__()
+        self._prompts = prompts
         self._loaded, self._note, self._progress = loaded, note, progress
         self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
         self._added: deque[tuple[Stream, int, Prepared, CancelFlag]] = deque()
@@ -210,7 +211,7 @@ class Answering(Loop):
         after = None
         if request.constraint is not None and matcher is not None:
             after = partial(self._loaded.grammars.constraint, *request.constraint, matcher=matcher)
-        form = AnswerForm(self._loaded.template, self.model, request, prompt)
+        form = AnswerForm(self._prompts, self.model, request, prompt)
         constraint = form.constraint(ends_of(request, self.model, len(tokens)), after, limit)
         sampler = Sampler(
             request.sampling,

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 
+from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError, for_users
 from edgespec.events import TokenEvent
 from edgespec.runtime.stream import Event, Loop, Stream, closed_error
@@ -29,9 +30,9 @@ class AsyncAnswers:
         self._lock = threading.Lock()
         self._is_running = False
 
-    def read(self, answers: Stream) -> AsyncStream:
-        """Return the events of these answers for one coroutine."""
-        stream = AsyncStream(self, answers)
+    def read(self, answers: Stream, flag: CancelFlag | None = None) -> AsyncStream:
+        """Return the events of these answers for one coroutine. `flag` is that of the answers."""
+        stream = AsyncStream(self, answers, flag or CancelFlag())
         with self._lock:
             if not self._is_running:
                 threading.Thread(target=self._run, name="answers", daemon=True).start()
@@ -83,8 +84,9 @@ class AsyncStream:
     the event loop.
     """
 
-    def __init__(self, source: AsyncAnswers, stream: Stream) -> None:
+    def __init__(self, source: AsyncAnswers, stream: Stream, flag: CancelFlag) -> None:
         self._source, self._stream = source, stream
+        self.end_reasoning = flag.end_reasoning
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: there are no more
         self._taken_s = source.event_loop.time()  # when an event was taken last, or there was none to take
         self._is_closed = False

@@ -55,6 +55,7 @@ from edgespec.runtime.fitting import cache_bytes, open_model
 from edgespec.runtime.guarantee import Guarantee
 from edgespec.runtime.near_draft import remember
 from edgespec.runtime.planning import CHAINS, Planner
+from edgespec.runtime.template_dialect import TemplateDialects
 from edgespec.runtime.vision import Vision, projector_file
 from edgespec.settings import (
     HEADS,
@@ -184,7 +185,8 @@ class ModelSession(Closable):
         self.context.adapters = self.adapters.every  # an answer may use any of them
         name = self.model.path.name if is_path(settings.model) else settings.model
         self.vision = Vision(projector, self.context, name, named=settings.mmproj is not None)
-        self.template = ChatTemplate(self.model, templates.default, self.vision.see, templates.tool_use)
+        see, styles = self.vision.see, TemplateDialects(self.model)
+        self.template = ChatTemplate(self.model, templates.default, see, templates.tool_use, styles.of)
         self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
         self.context.adapters = self.adapters.default
         why_not = self._why_plain() if drafts else ""

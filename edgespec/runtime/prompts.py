@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 from edgespec.dialects.calls import Schemas, tool_schemas
 from edgespec.dialects.grammar import bare_schema, call_grammar
-from edgespec.dialects.history import as_sent
 from edgespec.errors import ImageError, PromptTooLongError, UsageError
 from edgespec.files.images import size_of_image
 from edgespec.gguf_file.chat_templates import CHATML
@@ -30,6 +29,7 @@ from edgespec.runtime.adapting import (
     with_text_arguments,
 )
 from edgespec.runtime.described import calls, described, with_calls
+from edgespec.runtime.template_dialect import TemplateDialect, TemplateDialects
 from edgespec.settings import Message, Request
 
 MESSAGE = 256  # characters that take as long as a template takes for one message
@@ -59,6 +59,7 @@ class Prompts:
 
     def __init__(self, model: Model, template: ChatTemplate, n_ctx: int, note: Callable[[str], None]) -> None:
         self._model, self._template, self._n_ctx, self._note = model, template, n_ctx, note
+        self._dialects = TemplateDialects(model)
 
     def of(self, request: Request) -> Prompt:
         """Return the prompt of a request. Raises UsageError if it is empty or longer than the context."""
@@ -84,8 +85,8 @@ class Prompts:
         no grammar describes that."""
         if not request.must_call:
             return request
-        template, tools = self._template.given(request.template), called_tools(request)
-        if grammar := call_grammar(template.dialect, tools, template.mark_texts):
+        written, tools = self.dialect(request), called_tools(request)
+        if grammar := call_grammar(written.dialect, tools, written.marks):
             return replace(request, grammar=grammar)
         return replace(request, json_schema=bare_schema(tools))
 
@@ -122,6 +123,10 @@ class Prompts:
         n_images = sum(len(message.images) for message in request.messages)
         return Prompts.length(request) + MESSAGE * len(request.messages) + IMAGE * n_images
 
+    def dialect(self, request: Request) -> TemplateDialect:
+        """Return how the model writes the answer to a request."""
+        return self._dialects.of(self._template.given(request.template).text)
+
     def render(self, request: Request) -> str:
         """Return the messages of a request as the chat template writes them. Raises UsageError."""
         return self._made(request, ChatTemplate.render)
@@ -144,7 +149,7 @@ class Prompts:
         template, budget = self._template.given(request.template), request.reasoning_budget
         if SWITCH in given or budget == 0:
             value = budget != 0 and given.pop(SWITCH)
-            given |= {switch: value} if (switch := template.dialect.switch) else {}
+            given |= {switch: value} if (switch := self._dialects.of(template.text).dialect.switch) else {}
         return given | ({BUDGET: budget} if budget >= 0 and template.has(BUDGET) else {})
 
     def tokenized(self, request: Request) -> Prompt:
@@ -162,8 +167,8 @@ class Prompts:
         """Return what `make` makes of the messages of a request. If the template rejects them, a lenient request adapts
         them. Raises UsageError."""
         base = self._base(request)
-        messages = as_sent(request.messages, base.given(request.template).dialect)
-        talk = Talk(messages, self._arguments(request))
+        written = self._dialects.of(base.given(request.template).text)
+        talk = Talk(written.sent(request.messages), self._arguments(request))
 
         def attempt(talk: Talk) -> Made:
             return make(*self._asked(base, talk))

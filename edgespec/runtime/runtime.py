@@ -67,8 +67,8 @@ class Runtime(Backend):
         self._loaded = loaded = ModelSession(settings, self._progress, self.note)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
-        self.loop = Answering(loaded, self.note, self._progress)
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self._note_request)
+        self.loop = Answering(loaded, self.prompts, self.note, self._progress)
         self.kept_states = KeptStates(loaded.engine)
         self.own_settings: Mapping[str, Any] = own_settings(settings.model)
         self._async: AsyncAnswers | None = None
@@ -148,7 +148,7 @@ class Runtime(Backend):
             "adapters": self._loaded.adapters.describe(),
             "drops_thinking": self._loaded.template.drops_thinking,
             "projector": self._loaded.vision.path and str(self._loaded.vision.path),
-            "switches_thinking": bool(self._loaded.template.dialect.switch),
+            "switches_thinking": bool(self.prompts.dialect(Request()).dialect.switch),
         }
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:

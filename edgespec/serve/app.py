@@ -24,7 +24,6 @@ from edgespec.batch.bad_input import BadInputError, wrong
 from edgespec.batch.documents import has_documents
 from edgespec.batch.fields import Fields, object_of
 from edgespec.batch.known import Known
-from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
@@ -70,12 +69,12 @@ class Server:
     documents: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     listing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     vectors: Room = field(default_factory=Room)
-    running: dict[str, CancelFlag] = field(default_factory=dict)  # of answers that are generated, by their ids
+    running: dict[str, AsyncStream] = field(default_factory=dict)  # answers that are generated, by their ids
 
     @contextmanager
-    def known(self, id: str, cancel: CancelFlag) -> Iterator[None]:
+    def known(self, id: str, events: AsyncStream) -> Iterator[None]:
         """Within this block, requests can refer to an answer by its id."""
-        self.running[id] = cancel
+        self.running[id] = events
         try:
             yield
         finally:
@@ -161,8 +160,8 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
                     request.scope["record"] |= {"notes": call.notes} if call.notes else {}
                     if call.dialect is not None and (call.dialect.reasoning or call.dialect.messages):
                         call.opened = await model.opened(call.requests[0], call.dialect)
-                    writer, cancel = style(call, body), CancelFlag()
-                    with server.pool.submit(model, call.requests, cancel) as events, server.known(writer.id, cancel):
+                    writer = style(call, body)
+                    with server.pool.submit(model, call.requests) as events, server.known(writer.id, events):
                         async with aclosing(server.pieces(request, call, events)) as found:
                             yield writer, found
 
@@ -260,9 +259,9 @@ async def _control(server: Server, request: Request) -> Response:
     id, action = fields.text("id"), fields.take("action")
     if action != "reasoning_end":
         raise wrong("action", "be reasoning_end", action)
-    if (cancel := server.running.get(id)) is None:
+    if (events := server.running.get(id)) is None:
         return _json({"success": False, "message": f"no answer with the id {shown(id)} is being generated"})
-    cancel.end_reasoning()
+    events.end_reasoning()
     return _json({"success": True})
 
 

@@ -296,7 +296,7 @@ class _Reader:
         if (dialect := call.dialect) is not None:
             opened = call.opened
             if not call.splits and dialect.messages is None:
-                is_begun = call.requests[index].messages[-1].role == "assistant"
+                is_begun = any(message.role == "assistant" for message in call.requests[index].messages[-1:])
                 if opened is not None and dialect.reasoning and not is_begun:
                     self._before = dialect.reasoning[0] + opened
                 dialect, opened = replace(dialect, reasoning=None), None

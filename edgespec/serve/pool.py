@@ -207,9 +207,7 @@ class Pool:
             self._watch_idle(place)
 
     @contextmanager
-    def submit(
-        self, model: Served, requests: Sequence[Request | Inputs], cancel: CancelFlag | None = None
-    ) -> Iterator[AsyncStream]:
+    def submit(self, model: Served, requests: Sequence[Request | Inputs]) -> Iterator[AsyncStream]:
         """Ask a model for answers, if its queue has room for them; they are cancelled at the end of this block.
 
         Raises ApiError, EdgespecError.
@@ -219,7 +217,7 @@ class Pool:
             raise busy(self.load[1])
         model.n_open += len(requests)
         try:
-            with closing(model.submit(requests, cancel)) as events:
+            with closing(model.submit(requests)) as events:
                 yield events
         finally:
             model.n_open -= len(requests)

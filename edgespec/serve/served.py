@@ -154,13 +154,14 @@ class Served:
         """True if the tokenizer adds tokens to a text, so that even an empty one has a vector."""
         return bool(self.vocabulary.tokenize("", add_special=True))
 
-    def submit(self, requests: Sequence[Request | Inputs], cancel: CancelFlag | None = None) -> AsyncStream:
+    def submit(self, requests: Sequence[Request | Inputs]) -> AsyncStream:
         """Ask for answers or vectors, and return their events; closing the stream ends them. Raises GenerationError."""
         if self._is_closed:
             raise _closed(self.name)
         if self._answers is None:
             self._answers = AsyncAnswers(self.worker.loop, partial(_closed, self.name))
-        return self._answers.read(self.worker.submit_all(requests, cancel))
+        flag = CancelFlag()
+        return self._answers.read(self.worker.submit_all(requests, flag), flag)
 
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
         """Ask the worker, which may have to finish a forward pass first. Raises ApiError if it takes too long."""

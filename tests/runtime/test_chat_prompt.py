@@ -16,6 +16,7 @@ from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.described import described, with_calls
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import LONG, Runtime
+from edgespec.runtime.template_dialect import TemplateDialects
 from edgespec.settings import LoadSettings, Message, Request
 
 QUESTION = Message("user", "hello")
@@ -125,13 +126,13 @@ def test_whether_a_template_opens_or_drops_thinking_is_seen(llm: Runtime) -> Non
         (DROPS, False, True),
         (OPENS, True, False),
     ):
-        template = ChatTemplate(llm.model, text)
+        template = ChatTemplate(llm.model, text, style_of=TemplateDialects(llm.model).of)
         assert (template.opens_thinking, template.drops_thinking) == (opens, drops)
 
 
 def test_whether_answers_stay_where_they_were_generated_is_seen(llm: Runtime) -> None:
     for text, keeps in ((CHATML, True), (OPENS, True), (HEADED, False)):
-        assert ChatTemplate(llm.model, text).keeps_answers is keeps
+        assert ChatTemplate(llm.model, text, style_of=TemplateDialects(llm.model).of).keeps_answers is keeps
 
 
 @pytest.mark.parametrize("name", [name for name, _ in OPENED])

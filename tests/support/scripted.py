@@ -8,11 +8,13 @@ from typing import Any, cast
 
 from tiny_gguf import model_metadata, write_file
 
+from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.prompts import Prompts
+from edgespec.runtime.template_dialect import TemplateDialects
 from edgespec.settings import LoadSettings, Request
 from edgespec.text.textstream import TextStream
 
@@ -67,7 +69,7 @@ class ScriptedWorker:
     def __init__(self, path: Path, say: Callable[[Request], str]) -> None:
         self.settings, self.notes, self._say = LoadSettings(str(path)), list[str](), say
         self._model = Model.load_vocabulary(path)
-        self._template = ChatTemplate(self._model)
+        self._template = ChatTemplate(self._model, style_of=TemplateDialects(self._model).of)
         self._prompts = Prompts(self._model, self._template, N_CTX, self.notes.append)
         self.prompts: list[str] = []
 
@@ -90,7 +92,7 @@ class ScriptedWorker:
     def prompt_length(self, request: Request) -> int:
         return self._prompts.n_tokens(request)
 
-    def submit_all(self, requests: Sequence[Request]) -> _Said:
+    def submit_all(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> _Said:
         """Say the answer to the first request, a token at a time, after the prompt was made as the engine makes it."""
         request = requests[0]
         prompt = self._prompts.of(request)
