@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from edgespec.core.stats import Stats
 from edgespec.dialects.dialect import HERMES, Dialect
 from edgespec.events import FinishReason, TokenEvent
-from edgespec.serve.anthropic import MessageObject
+from edgespec.serve.anthropic import Members, MessageObject
 from edgespec.serve.chat import Call, Piece, Writer, pieces
 from edgespec.serve.ollama import OllamaChatObject
 from edgespec.serve.openai import ChatObject
@@ -226,8 +226,29 @@ def test_arguments_are_sent_while_they_arrive() -> None:
     kinds = [event["type"] for event in chunks(ResponseObject, *answered([head, "print", tail]), {})]
     assert kinds.count("response.function_call_arguments.delta") > 2
     assert kinds.count("response.function_call_arguments.done") == 1
-    kinds = [event["type"] for event in chunks(MessageObject, *answered([head, "print", tail]), {})]
-    assert kinds.count("content_block_delta") > 2
+    for eager in (False, True):
+        call, *events = answered([head, "print", tail])
+        call.eager = frozenset({"write"} if eager else ())
+        kinds = [event["type"] for event in chunks(MessageObject, call, *events, {})]
+        assert (kinds.count("content_block_delta") > 2) is eager
+
+
+@given(st.dictionaries(st.text(max_size=5), st.recursive(st.text(max_size=9), st.lists)), st.integers(1, 9), st.data())
+def test_members_are_complete_and_those_of_a_cut_object_are_an_object(
+    value: dict[str, Any], size: int, data: st.DataObject
+) -> None:
+    text, members, sent = json.dumps(value), Members(), ""
+    cut = data.draw(st.integers(0, len(text)))
+    for at in range(0, cut, size):
+        sent += members.add(text[at : min(at + size, cut)])
+        if sent:
+            json.loads(sent if sent.endswith("}") and sent == text else sent + "}")
+    assert text.startswith(sent)
+    assert members.text == sent
+    if cut == len(text):
+        assert sent == text
+    else:
+        assert json.loads(sent + members.closed()).items() <= value.items()
 
 
 def test_each_token_has_its_log_probability_in_one_chunk() -> None:
