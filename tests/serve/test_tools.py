@@ -10,6 +10,7 @@ from serving import Serving, posted
 
 from edgespec.batch.fields import Fields
 from edgespec.dialects.calls import Format, ToolCall, ToolParser
+from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import FORCED, LLAMA, MISTRAL, TAGS
 from edgespec.serve.tools.given import take_arguments
 
@@ -193,4 +194,5 @@ def test_a_template_with_tools_gets_them_and_its_arguments(templated: Serving) -
 
 def test_many_variables_for_the_template_are_compared_with_the_template_alone() -> None:
     variables = {f"unread{i}": i for i in range(100_000)} | {"read": "yes"}
-    assert take_arguments(Fields({"chat_template_kwargs": variables}), "{{ read }}") == {"read": "yes"}
+    fields = Fields({"chat_template_kwargs": variables})
+    assert take_arguments(fields, "{{ read }}", Dialect()) == {"read": "yes"}
