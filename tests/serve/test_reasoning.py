@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import Serving, posted, serving
+from serving import Serving, serving
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
@@ -53,7 +53,8 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 def message(server: Serving, **body: Any) -> dict[str, Any]:
     """The answer to a request, the same with and without drafts."""
     body = {"messages": ASKED, "max_tokens": 300, "seed": 3, "reasoning_budget": 12} | body
-    answers = [posted(server, CHAT, **body, **how)["choices"][0]["message"] for how in ({}, {"spec_type": "none"})]
+    ways: tuple[dict[str, Any], ...] = ({}, {"spec_type": "none"})
+    answers = [server.posted(CHAT, body | how)["choices"][0]["message"] for how in ways]
     for answer in answers:
         for call in answer.get("tool_calls") or ():
             del call["id"]

@@ -227,9 +227,9 @@ def test_arguments_are_sent_while_they_arrive() -> None:
     assert kinds.count("response.function_call_arguments.delta") > 2
     assert kinds.count("response.function_call_arguments.done") == 1
     for eager in (False, True):
-        call, *events = answered([head, "print", tail])
+        call, pieces = answered([head, "print", tail])
         call.eager = frozenset({"write"} if eager else ())
-        kinds = [event["type"] for event in chunks(MessageObject, call, *events, {})]
+        kinds = [event["type"] for event in chunks(MessageObject, call, pieces, {})]
         assert (kinds.count("content_block_delta") > 2) is eager
 
 

@@ -1007,14 +1007,14 @@ def test_another_chat_cannot_be_opened_while_an_answer_begins_or_ends(at: str) -
         session, waits, goes_on = app.session, threading.Event(), threading.Event()
         begun, ended = session.ask, session._finish
 
-        def wait() -> None:
+        def wait() -> bool:
             waits.set()
-            goes_on.wait(30)
+            return goes_on.wait(30)
 
         if at == "the beginning":
             session.ask = lambda *args: (wait(), begun(*args))[1]  # type: ignore[method-assign]
         else:
-            session._finish = lambda *args: (wait(), ended(*args))[1]  # type: ignore[method-assign,func-returns-value]
+            session._finish = lambda *args: (wait(), ended(*args))[1]  # type: ignore
         app.composer.input.put("hello")
         await pilot.press("enter")
         await wait_until(pilot, waits.is_set)
