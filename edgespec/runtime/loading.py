@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
@@ -10,6 +11,7 @@ from edgespec.closable import Closable
 from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.datastore.successor_store import SuccessorStore
+from edgespec.dialects.templates import dialect_of
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.registry import REGISTRY, Parts
 from edgespec.drafters.successors import Successors
@@ -168,7 +170,8 @@ class ModelSession(Closable):
             names, plan = planned()
         self._settings = settings = planner.settings
         drafts = bool(names)
-        renderer().start()  # while the weights load
+        renderer().start()  # while the weights load, as the next one
+        threading.Thread(target=dialect_of, args=(templates.default,), name="dialect", daemon=True).start()
         self.model = self._open_model(plan, workers)
         self.adapters = Adapters(self.model, adapters, adapter_headers)
         self.grammars, self.breakers = Grammars(self.model), BreakerFinder(self.model)
