@@ -18,9 +18,13 @@ Schemas = Mapping[str, Any]
 
 
 def tool_schemas(functions: Iterable[Mapping[str, Any]]) -> Schemas:
-    """Return the parameters of functions that are given as OpenAI's objects, by their names."""
-    named = [function.get("function", function) for function in functions]
-    return {function["name"]: function.get("parameters") or {} for function in named}
+    """Return the parameters of functions that are given as OpenAI's objects, by their names. Others are left out."""
+    named = [function.get("function", function) for function in functions if isinstance(function, dict)]
+    return {
+        str(function["name"]): function.get("parameters") or {}
+        for function in named
+        if isinstance(function, dict) and "name" in function
+    }
 
 
 @dataclass(frozen=True, slots=True)
