@@ -9,7 +9,7 @@ from typing import Any
 
 from edgespec.chat.images import with_images
 from edgespec.history import Turn
-from edgespec.settings import Message
+from edgespec.settings import CONSTRAINTS, Message
 from edgespec.text.thinking import OPEN
 from edgespec.tools.offer import Style, called, replied
 from edgespec.tools.results import ToolResult
@@ -36,6 +36,12 @@ def _as_result(result: ToolResult, number: int, style: Style | None) -> Message:
     return Message("user", f"<tool_response>\n{result.told}\n</tool_response>")
 
 
+def ids_of(turn: Turn, about: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the token ids of an answer as it was generated; none if the model has another vocabulary."""
+    answer = turn.answer
+    return answer.ids if answer is not None and answer.vocabulary == about.get("vocabulary") else ()
+
+
 def as_message(turn: Turn, about: Mapping[str, Any], *, is_open: bool = False) -> Message:
     """Return a turn as a message for the model that `about` describes.
 
@@ -44,8 +50,10 @@ def as_message(turn: Turn, about: Mapping[str, Any], *, is_open: bool = False) -
     `is_open`: the model has called tools in it, and has not answered the user yet.
     """
     message, answer = with_images(turn.role, turn.content), turn.answer
-    if answer is None or answer.vocabulary != about.get("vocabulary"):
+    if answer is None or not (ids := ids_of(turn, about)):
         return message
     drops = about.get("opens_thinking") or (about.get("drops_thinking") and not is_open)
-    is_changed = not about.get("keeps_answers", True) or (drops and turn.content.lstrip().startswith(OPEN))
-    return message if is_changed else replace(message, tokens=answer.ids)
+    # The reasoning before a constrained answer is among its tokens, but not in its text.
+    may_reason = turn.content.lstrip().startswith(OPEN) or any(answer.settings.get(kind) for kind in CONSTRAINTS)
+    is_changed = not about.get("keeps_answers", True) or (drops and may_reason)
+    return message if is_changed else replace(message, tokens=ids)

@@ -15,7 +15,7 @@ from edgespec.chat.attachments import Attachment, with_files, without_files
 from edgespec.chat.images import delete_chats
 from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.saving import Recording
-from edgespec.chat.sent import as_message
+from edgespec.chat.sent import ids_of
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
 from edgespec.chat.tool_use import ToolUse
@@ -266,7 +266,7 @@ class Session(ToolUse, Closable):
             self.turns, self.begun = [*self.turns, *replaced], ""
             raise
         self.is_answering = True
-        begun_ids = as_message(begun, self.about).tokens if begun else ()
+        begun_ids = ids_of(begun, self.about) if begun else ()
         recording = Recording(self.store, self._id, self._head, self._as_answer(request), begun, begun_ids)
         failure: GenerationError | None = None
         try:

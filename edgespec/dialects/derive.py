@@ -46,7 +46,10 @@ class _Derivation:
 
     def dialect(self) -> Dialect:
         field, reasoning, content = self._reasoning()
-        return Dialect(reasoning, content, self._calls(reasoning), field, switch=self._switch())
+        start, end = reasoning or NO_MARKS
+        _, mark, opening = self.prompt().rpartition(start) if start else ("", "", "")
+        opening = opening.strip() if mark and (not end or end not in opening) else ""
+        return Dialect(reasoning, content, self._calls(reasoning), field, switch=self._switch(), opening=opening)
 
     # --- rendering ------------------------------------------------------------------------------------------------
 
@@ -312,7 +315,7 @@ def _value_with(text: str, needle: str) -> tuple[int, Any, int]:
     """Return the first value of JSON that contains a text, with its place and its end; None if there is none."""
     stop = text.find(needle)
     for found in re.finditer(r"[\[{]", text[: max(0, stop)]):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             value, end = _DECODER.raw_decode(text, found.start())
             if end > stop:
                 return found.start(), value, end
@@ -323,11 +326,11 @@ def _end_of_value(text: str, inside: int, needle: str) -> int:
     """Return the end of the object that contains the place `inside`."""
     for place in range(inside, -1, -1):
         if text[place] == "{":
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 value, end = _DECODER.raw_decode(text, place)
                 if end > inside and needle in json.dumps(value):
                     wrapped = text.rfind("{", 0, place)
-                    with suppress(ValueError):
+                    with suppress(ValueError, RecursionError):
                         _, outer = _DECODER.raw_decode(text, wrapped)
                         return max(end, outer) if outer > end else end
                     return end

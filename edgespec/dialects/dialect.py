@@ -88,6 +88,7 @@ class Dialect:
         is_assumed: The template shows no marks of reasoning; those that most models have are looked for.
         reads_text: The template finds the reasoning of an earlier answer in its content, as `<think>` text.
         switch: The variable of the template that switches reasoning on and off; "" if there is none.
+        opening: What the template writes after the mark that opens reasoning.
         silent: Other marks, which are no part of the content.
         messages: The form of an answer that is several messages.
         reasoning_field: The field of a message with the reasoning of an earlier answer; "" if the template reads none.
@@ -99,6 +100,7 @@ class Dialect:
     reasoning_field: str = ""
     reads_text: bool = False
     switch: str = ""
+    opening: str = ""
     is_assumed: bool = False
     silent: tuple[str, ...] = ()
     messages: Messages | None = None
@@ -119,17 +121,19 @@ class Dialect:
         """Return what a prompt has begun of the answer's reasoning; None if the answer does not begin inside of it. For
         an answer of several messages, return the beginning of the first one. `begun` is a text that follows the prompt,
         which the answer continues."""
-        text = prompt + self.continued(prompt, begun)
         if self.messages is not None:
-            start = self.messages.start
+            text, start = prompt + self.continued(prompt, begun), self.messages.start
             return text[text.rindex(start) :] if start in text else ""
-        if begun:
-            return None if self.reasoning is None or self.opened(text) is None else ""
         start, end = self.reasoning or NO_MARKS
-        place = prompt.rfind(start) if start else -1
-        if place < 0 or (end and end in prompt[place:]):
-            return None
-        return prompt[place + len(start) :]
+        _, mark, opened = prompt.rpartition(start) if start else ("", "", "")
+        # Otherwise the mark is a part of a message.
+        is_open = bool(mark) and opened.strip() in ("", self.opening)
+        if begun:
+            is_inside = (is_open or (bool(start) and begun.startswith(start))) and end not in self.continued(
+                prompt, begun
+            )
+            return "" if is_inside else None
+        return opened if is_open else None
 
     def continued(self, prompt: str, begun: str) -> str:
         """Return a begun answer as it follows a prompt that may have opened its reasoning: without the mark that the

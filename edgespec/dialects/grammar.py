@@ -12,6 +12,7 @@ from edgespec.dialects.dialect import Calls, Dialect
 from edgespec.dialects.parameters import is_text, listed_values
 from edgespec.llama.constraint import JSON_LAYOUT
 
+PARAMETER = re.compile(r'[^<>\s"/][^<>\s"]*')  # names of parameters that are found between marks
 LONGEST = 4096  # characters of a text whose length is limited: a longer limit would take too many states
 _HEAD = "%llguidance {}"
 _BLANKS = 'ws: | "\\n" | " "'
@@ -23,11 +24,21 @@ def call_grammar(dialect: Dialect, schemas: Schemas, tokens: Mapping[int, str]) 
     calls = dialect.calls
     if calls is None or calls.form not in _FORMS or not _is_marked(dialect, calls):
         return ""
+    if calls.form == "tagged" and not all(map(_has_plain_names, schemas.values())):
+        return ""
     return _Writer(tokens).grammar(dialect, calls, schemas)
 
 
 def _is_marked(dialect: Dialect, calls: Calls) -> bool:
     return dialect.messages is not None or bool(calls.section[0] or calls.call[0])
+
+
+def _has_plain_names(schema: Any) -> bool:
+    """Return whether the parameters of a tool can be written between marks, and found there."""
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    if not isinstance(properties, dict) or not isinstance(required, list):
+        return False  # no JSON Schema; errors say so
+    return all(PARAMETER.fullmatch(name) for name in properties)
 
 
 class _Writer:
@@ -91,8 +102,9 @@ class _Writer:
         begin = [self._text(calls.key[0] + key + calls.key[1]), self._text(calls.value[0] + line)]
         end = line + calls.value[1].replace("{name}", key)
         if not is_text(schema, whole):
-            definitions = {name: whole[name] for name in ("$defs", "definitions") if name in whole}
-            value = [_json({**schema, **definitions}), self._text(end)]
+            path = "#/$defs/whole"
+            definitions = {"$defs": {"whole": _moved(whole, path)}} if '"$ref"' in json.dumps(schema) else {}
+            value = [_json({**(_moved(schema, path) if definitions else schema), **definitions}), self._text(end)]
         elif texts := [value for value in listed_values(schema, whole) if isinstance(value, str)]:
             value = [f"({' | '.join(map(self._text, texts))})", self._text(end)]
         else:
@@ -171,7 +183,8 @@ def _moved(schema: Any, path: str) -> Any:
         return [_moved(part, path) for part in schema]
     if not isinstance(schema, dict):
         return schema
-    moved = {key: _moved(part, path) for key, part in schema.items() if key not in ("$schema", "$id")}
+    named = ("$schema", "$id")  # or properties with these names
+    moved = {k: _moved(part, path) for k, part in schema.items() if k not in named or not isinstance(part, str)}
     reference = moved.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         moved["$ref"] = path + reference[1:]

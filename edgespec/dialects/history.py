@@ -45,6 +45,8 @@ def _begun(message: Message, dialect: Dialect) -> str:
             return answer
         begun = f"{form.thought}{form.header_end}{thought}"
         return f"{begun}{form.ends[0]}{form.start}{answer}" if is_answer else begun
+    if content.strip():
+        content = dialect.content[0] + content.removeprefix(dialect.content[0])
     if not thought or (dialect.is_assumed and is_answer):
         return content
     start, end = dialect.reasoning or THINK

@@ -14,8 +14,8 @@ from edgespec.text.strict_json import MAX_DEPTH
 
 # --- Python -----------------------------------------------------------------------------------------------------------
 
-_CALLED = re.compile(r"\s*([\w.\-]+)\(")
-_NAME = re.compile(r"\s*[\w.\-]*")
+_CALLED = re.compile(r"\s*([\w.\-]{1,128})\(")
+_NAME = re.compile(r"\s*[\w.\-]{0,128}")
 _KEYWORD = re.compile(r"(\w+)\s*=")
 _PLAIN = {quote: re.compile(rf"[^\\{quote}]+") for quote in "\"'"}
 _LENGTHS = {"x": 4, "u": 6, "U": 10, **dict.fromkeys("01234567", 4)}

@@ -28,7 +28,10 @@ def dialect_of(template: str) -> Dialect:
         except (TemplateFailedError, GenerationError) as error:
             raise ValueError(str(error)) from error
 
-    derived = derive(render, template) if template else Dialect()
+    try:
+        derived = derive(render, template) if template else Dialect()
+    except RecursionError:  # a text that no template for a model has
+        derived = Dialect()
     dialect = known(template) or derived
     dialect = replace(
         dialect,

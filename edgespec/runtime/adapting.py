@@ -181,8 +181,8 @@ def one_call_each(messages: Sequence[Message]) -> tuple[Message, ...]:
             said = message if number == 0 else _without_reasoning(replace(message, content="", tokens=()))
             made.append(_with_fields(said, tool_calls=[call]))
             ids = [_field(result, "tool_call_id") for result in results]
-            own = ids.index(call["id"]) if call.get("id") in ids else 0
-            made += [results.pop(own)] if results else []
+            own = next((id for id in (call.get("id"), None) if id in ids), "")
+            made += [results.pop(ids.index(own))] if own != "" else []
         made += results
     return tuple(made)
 

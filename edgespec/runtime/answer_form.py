@@ -37,7 +37,9 @@ class AnswerForm:
             reasoning = self._reasoning(most, inner, after)
         if reasoning is not None:
             return reasoning
-        return after(self._prompt.start) if after is not None else inner
+        # A call begins after what the client has begun.
+        start = len(self._prompt.tokens) if request.must_call else self._prompt.start
+        return after(start) if after is not None else inner
 
     def ending(self, constraint: Constraint | None, n_tokens: int) -> Constraint | None:
         """Return the constraint by which the reasoning ends after so many tokens of the sequence, in place of the

@@ -86,6 +86,10 @@ class Prompts:
         if not request.must_call:
             return request
         written, tools = self.dialect(request), called_tools(request)
+        if not tools:
+            raise UsageError(
+                f"there is no tool {', '.join(request.must_call)}", hint="name one of the template's tools"
+            )
         if grammar := call_grammar(written.dialect, tools, written.marks):
             return replace(request, grammar=grammar)
         return replace(request, json_schema=bare_schema(tools))

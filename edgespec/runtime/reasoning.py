@@ -228,6 +228,8 @@ class Reasoning:
         if self._begun is not None:
             if self._close in self._tail:
                 is_followed = not self._tail.endswith(self._close)
+                existing = answer[n_read : self._n_begun]  # which may have a content already
+                is_followed |= existing[: len(self._rest)] != self._rest[: len(existing)]
                 self._over = _Over(n_read, [] if self._after is None or is_followed else self._rest, n_read)
             self._tail = self._tail[-self._n_tail :]
         elif self._after is None:

@@ -314,13 +314,12 @@ class Runtime(Backend):
         if isinstance(request, Inputs):
             return UsageError(f"{self.model.path.name} makes no vectors", why="it is not an embedding model")
 
-        request = self.prompts.constrained(request)
-
         def checked() -> Prepared:
-            matcher = self._compiled(request, cancel)
-            for note in request_notes(request):
+            asked = self.prompts.constrained(request)
+            matcher = self._compiled(asked, cancel)
+            for note in request_notes(asked):
                 self._note_request(note)
-            return request, self.prompts.of(request), matcher
+            return asked, self.prompts.of(asked), matcher
 
         return attempted(checked)
 
@@ -328,8 +327,10 @@ class Runtime(Backend):
         """Return the work by which a request becomes ready, if answers must not wait for it."""
         if isinstance(request, Inputs):
             return None
-        if self.grammars.must_compile(self.prompts.constrained(request)) or self._loaded.breakers.must_search(
-            request.sampling
+        if (
+            request.must_call
+            or self.grammars.must_compile(request)
+            or self._loaded.breakers.must_search(request.sampling)
         ):
             return "compiling"
         if self.prompts.effort(request) > LONG:

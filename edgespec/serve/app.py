@@ -74,6 +74,9 @@ class Server:
     @contextmanager
     def known(self, id: str, events: AsyncStream) -> Iterator[None]:
         """Within this block, requests can refer to an answer by its id."""
+        if not id:  # of a format without ids
+            yield
+            return
         self.running[id] = events
         try:
             yield
@@ -259,7 +262,7 @@ async def _control(server: Server, request: Request) -> Response:
     id, action = fields.text("id"), fields.take("action")
     if action != "reasoning_end":
         raise wrong("action", "be reasoning_end", action)
-    if (events := server.running.get(id)) is None:
+    if not id or (events := server.running.get(id)) is None:
         return _json({"success": False, "message": f"no answer with the id {shown(id)} is being generated"})
     events.end_reasoning()
     return _json({"success": True})

@@ -346,6 +346,7 @@ def test_ids_are_not_sent_for_an_answer_cut_at_a_stop_text(runtime: Runtime, sto
         ({"opens_thinking": True}, "yes", True),
         ({"opens_thinking": True}, "<think>\nhm</think> yes", False),  # the prompt of the answer had the first mark
         ({"keeps_answers": False}, "yes", False),
+        ({"drops_thinking": True, "regex": "yes"}, "yes", False),  # its reasoning is not in the text
     ],
 )
 def test_ids_are_sent_only_where_the_template_writes_the_same(
@@ -357,6 +358,7 @@ def test_ids_are_sent_only_where_the_template_writes_the_same(
 
     engine = Model(answer)
     session = talking_to(engine, store)
+    session.settings = replace(session.settings, regex=str(about.get("regex", "")))
     said(session.ask("really?"))
     said(session.ask("sure?"))
     assert bool(engine.requests[-1].messages[1].tokens) == is_sent_as_ids

@@ -108,6 +108,9 @@ def test_a_prompt_shows_whether_reasoning_is_open() -> None:
     assert dialect.opened("<think>a</think>b<assistant><think>\n") == "\n"
     assert dialect.opened("<think>a</think>b<assistant><think>\n\n</think>") is None
     assert dialect.opened("<assistant>") is None
+    assert dialect.opened("<user>What does <think> mean?<assistant>") is None
+    assert dialect.opened("<user>What is <think><assistant>", begun="It") is None
+    assert dialect.opened("<user>What is <think><assistant>", begun="<think>\nHm") == ""
     assert dialect.opened("<assistant><think>\n", begun="<think>\nHm") == ""
     assert dialect.opened("<assistant><think>\n", begun="<think>\nHm.</think>So") is None
     assert dialect.opened("<assistant><think>\n", begun="So") is None
@@ -135,3 +138,10 @@ def test_reasoning_may_be_between_tokens_that_the_template_does_not_show() -> No
     assert read(bracketed, "[THINK]I think[/THINK]Hello", 3) == ("I think", "Hello", [])
     assert dialect_with(Words(), template) == dialect_of(template)
     assert dialect_with(Words("[THINK]", "[/THINK]"), "<think>").reasoning == THINK
+
+
+@pytest.mark.parametrize("text", ["[", "{", "<", '{"a":'])
+def test_a_template_that_writes_many_brackets_has_a_dialect(text: str) -> None:
+    calls = "{% if m.tool_calls %}{{ m.tool_calls | tojson }}{% endif %}"
+    template = f"{{% for m in messages %}}{{{{ {text!r} * 20000 }}}}{{{{ m.content }}}}{calls}{{% endfor %}}"
+    assert dialect_of(template).calls is not None

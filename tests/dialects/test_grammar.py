@@ -87,3 +87,35 @@ def test_forms_without_a_grammar_have_a_schema() -> None:
     assert [part.name for part in [*found.push(text), *found.end()] if isinstance(part, ToolCall)] == ["go"]
     assert read(GEMMA_4, text, 3) == ("", text, [])
     assert [*json.loads(bare_schema(TOOLS))["$defs"]] == ["weather", "go"]
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"x": {}}, "required": True},
+        {"properties": [1]},
+        {"properties": {"first name": {"type": "string"}}},
+    ],
+)
+def test_parameters_that_cannot_stand_between_marks_have_a_schema(schema: dict[str, Any]) -> None:
+    assert not call_grammar(Dialect(calls=TAGGED), {"f": schema}, {})
+
+
+@pytest.mark.native
+def test_references_and_properties_with_unusual_names_stay(llm: Runtime) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "$id": {"type": "object", "properties": {"n": {"enum": [1]}}},
+            "y": {"$ref": "#/properties/$id"},
+        },
+        "required": ["$id", "y"],
+        "additionalProperties": False,
+    }
+    for dialect in (Dialect(calls=TAGGED), Dialect(calls=HERMES)):
+        grammar = call_grammar(dialect, {"f": schema}, {})
+        text = str(llm.generate("x", grammar=grammar, seed=1, max_tokens=300))
+        found = reader(dialect, {"f": schema})
+        (call,) = (part for part in [*found.push(text), *found.end()] if isinstance(part, ToolCall))
+        assert json.loads(call.arguments).keys() == {"$id", "y"}
+    assert json.loads(bare_schema({"f": schema}))["$defs"]["f"]["properties"]["arguments"]["properties"]["$id"]

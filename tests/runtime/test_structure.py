@@ -13,6 +13,7 @@ from tiny_gguf import write_model
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
+from edgespec.errors import UsageError
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings, Message, Request
@@ -136,3 +137,23 @@ def test_reasoning_that_was_stopped_ends_when_the_answer_is_continued(tmp_path: 
         cancel.end_reasoning()
         texts = [event.text for event in llm.submit(Request(messages=begun, max_tokens=60, seed=2), cancel)]
         assert "</think>" in "".join(texts)[:20]
+
+
+@pytest.mark.parametrize("name", ["by the model", "without reasoning"])
+def test_a_mark_in_a_message_opens_no_reasoning(name: str, tmp_path: Path) -> None:
+    file = write_model(tmp_path / "tiny.gguf", "llama", chat_template=TEMPLATES[name])
+    with edgespec.load(str(file), threads=1, store=False) as llm:
+        talk = (Message("user", "What does <think> mean?"),)
+        how: dict[str, Any] = {"messages": talk, "max_tokens": 30, "seed": 1}
+        free = "".join(event.text for event in llm.submit(Request(**how)))
+        assert free == "".join(event.text for event in llm.submit(Request(**how, raw_marks=True)))
+        assert free == "".join(event.text for event in llm.submit(Request(**how, reasoning_budget=3)))
+        schema = json.dumps(SCHEMA)
+        text = "".join(event.text for event in llm.submit(Request(**how | {"max_tokens": 200}, json_schema=schema)))
+        assert json.loads(text).keys() == {"ok", "n"}
+
+
+def test_a_tool_that_does_not_exist_cannot_be_called(tmp_path: Path) -> None:
+    file = write_model(tmp_path / "tiny.gguf", "llama", chat_template=TEMPLATES["opened"])
+    with edgespec.load(str(file), threads=1, store=False) as llm, pytest.raises(UsageError, match="no tool zz"):
+        llm.complete([{"role": "user", "content": "Hi"}], must_call=("zz",), template=json.dumps({"tools": TOOLS}))

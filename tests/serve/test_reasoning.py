@@ -107,6 +107,7 @@ def test_an_answer_that_is_over_has_no_reasoning_to_end(server: Serving) -> None
     answer = server.posted(CONTROL, {"id": "chatcmpl-1", "action": "reasoning_end"})
     assert answer["success"] is False
     assert "chatcmpl-1" in answer["message"]
+    assert server.posted(CONTROL, {"action": "reasoning_end"})["success"] is False
     assert server.posted(CONTROL, {"id": "x", "action": "stop"}, 400)["error"]["param"] == "action"
 
 

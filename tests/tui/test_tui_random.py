@@ -9,6 +9,7 @@ import asyncio
 import fcntl
 import os
 import random
+import select
 import signal
 import struct
 import subprocess
@@ -45,6 +46,7 @@ EPISODES, ACTIONS = 6, 200  # of an episode with its own seed
 CHAT_ACTIONS = 1000  # in a terminal; a chat that hangs is noticed when it does not quit
 ACTION_S = 0.05  # for each action in a terminal
 SHOWN = 2000  # characters of what a chat that fails has written at last
+AT_ONCE = 64  # bytes that a terminal takes without waiting
 PATIENCE_S = 60.0  # with a chat that does not answer
 CHAT = ["chat", "-m", "tiny.gguf", "-t", "1", "-n", "20", "--tui", "--offline"]
 
@@ -177,12 +179,16 @@ def act(program: subprocess.Popen[bytes], master: int, action: Action) -> None:
 
 
 def type_in(program: subprocess.Popen[bytes], master: int, data: bytes) -> None:
-    """Write to the terminal. A program that does not read is killed, and its status tells of it."""
-    watch = threading.Timer(PATIENCE_S, program.kill)
-    watch.start()
-    with suppress(OSError):  # the program has ended
-        os.write(master, data)
-    watch.cancel()
+    """Write to the terminal, as long as the program runs. A program that does not read is killed, and its status tells
+    of it."""
+    until_s = time.monotonic() + PATIENCE_S
+    while data and program.poll() is None:
+        if not select.select([], [master], [], 0.1)[1]:
+            if time.monotonic() > until_s:
+                program.kill()
+            continue
+        with suppress(OSError):  # the program has ended
+            data = data[os.write(master, data[:AT_ONCE]) :]
 
 
 def leave(program: subprocess.Popen[bytes], master: int) -> None:

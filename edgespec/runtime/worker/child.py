@@ -179,8 +179,8 @@ class _Child:
             cancelled = [id] if kind == CANCEL else [*self._flags] if kind == CLOSE else []
             for flag in filter(None, map(self._flags.get, cancelled)):
                 flag.set()
-            if kind == END_REASONING and id in self._flags:
-                self._flags[id].end_reasoning()
+            for flag in filter(None, [self._flags.get(id)] if kind == END_REASONING else []):
+                flag.end_reasoning()
             if kind not in (CANCEL, END_REASONING):
                 self._inbox.put(command)
 
