@@ -12,6 +12,7 @@ import edgespec
 from edgespec.batch.messages import chat_messages
 from edgespec.errors import UsageError
 from edgespec.llama.template import ChatTemplate
+from edgespec.runtime.adapting import one_call_each
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
@@ -130,6 +131,17 @@ def test_a_template_for_one_call_gets_one_in_each_message(render: Rendering, sou
     messages = (USER, asked("weigh", "count", text="hm"), told("7", "call_1"), told("8", "call_0"))
     made = render(source, *messages, lenient=False, **TOOLS)
     assert made == '[weigh]<user>a<assistant>hmweigh({"n": 1})<tool>8<assistant>count({"n": 1})<tool>7'
+
+
+def test_a_call_without_a_result_does_not_get_that_of_another_call() -> None:
+    calls: list[dict[str, Any]] = [{"id": id, "function": {"name": id, "arguments": {}}} for id in ("one", "two")]
+    answer = Message("assistant", "", extra=json.dumps({"tool_calls": calls}))
+    result = Message("tool", "of two", extra=json.dumps({"tool_call_id": "two"}))
+    one, two, last = one_call_each([answer, result])
+    assert json.loads(one.extra)["tool_calls"] == calls[:1]
+    assert (json.loads(two.extra)["tool_calls"], last) == (calls[1:], result)
+    nameless = Message("tool", "of one")
+    assert one_call_each([answer, nameless])[1] == nameless  # without an id it belongs to the first call
 
 
 def test_reasoning_stands_before_the_first_of_several_calls(render: Rendering) -> None:
