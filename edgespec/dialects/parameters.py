@@ -239,7 +239,12 @@ class _Elements(_Parameters):
         return self._marks.value[1].replace("{name}", name[1])
 
     def _element(self, name: re.Match[str]) -> Steps[tuple[Any, int]]:
-        return (yield from self._source.when(lambda text, _: _element(self._marks, text, name)))
+        """Read an element, once its end has arrived: reading it again for each piece would take long."""
+        source, closing, searched = self._source, self._closing(name), name.end()
+        while not source.is_over and source.text.find(closing, searched) < 0:
+            searched = max(name.end(), len(source.text) - len(closing))
+            yield from source.wait()
+        return (yield from source.when(lambda text, _: _element(self._marks, text, name)))
 
 
 def _values_at(
