@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -13,16 +14,20 @@ from edgespec.dialects.known import known
 from edgespec.errors import GenerationError
 from edgespec.llama.rendering import TemplateFailedError, renderer
 
-# As in Transformers, variables that are not given are none.
+DERIVING_S = 10.0  # for all renderings of a template; usual ones take some hundredths of a second together
 _BRACKETS = ("[THINK]", "[/THINK]")  # tokens of Mistral's vocabularies
+# As in Transformers, variables that are not given are none.
 _NOT_GIVEN = {"tools": None, "tool_choice": None, "functions": None, "function_call": None}
 
 
 @lru_cache(maxsize=64)
 def dialect_of(template: str) -> Dialect:
     """Return the dialect of a chat template, "" for none. Deriving it takes some hundredths of a second, once."""
+    until_s = time.monotonic() + DERIVING_S
 
     def render(variables: Mapping[str, Any]) -> str:
+        if time.monotonic() > until_s:
+            raise ValueError("deriving takes too long")
         try:
             return renderer().render(template, {**_NOT_GIVEN, "bos_token": "<s>", "eos_token": "</s>", **variables})
         except (TemplateFailedError, GenerationError) as error:
