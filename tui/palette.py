@@ -11,9 +11,10 @@ from textual.css.query import NoMatches
 from textual.widgets import LoadingIndicator
 
 from edgespec.tui.plain import ChangingList, Horizontal, Vertical
+from edgespec.tui.screens import ClosedOnce
 
 
-class Palette(CommandPalette):
+class Palette(ClosedOnce, CommandPalette):
     """Textual's palette, whose search may outlive its list of results, and whose results may change."""
 
     def compose(self) -> ComposeResult:

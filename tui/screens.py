@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from textual.actions import SkipAction
 from textual.await_complete import AwaitComplete
@@ -18,20 +19,26 @@ from edgespec.tui.lines import Lines
 from edgespec.tui.plain import Prose
 
 
-class BaseScreen(Screen[ScreenResultType]):
-    """A screen on which text is selected as in other programs: a word by a double click, a line by a triple click, a
-    range by dragging. What is selected is copied when the button is released."""
+class ClosedOnce:
+    """A screen that closes once, with those above it. It comes before the class of the screen, from which Textual takes
+    the styles."""
 
-    _copied: Mapping[Widget, Selection] | None = None  # the last selection that was copied
-
-    def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
+    def dismiss(self: Any, result: Any = None) -> AwaitComplete:
         """Close the screen, and those above it. A second key or click may arrive before it is gone: it has no effect,
         because Textual would close the screen below."""
         if self not in self.app.screen_stack:
             return AwaitComplete()
         while (above := self.app.screen) is not self:  # Textual would close them later, and another screen now
             above.dismiss()
-        return super().dismiss(result)
+        closed: AwaitComplete = super().dismiss(result)  # type: ignore[misc]
+        return closed
+
+
+class BaseScreen(ClosedOnce, Screen[ScreenResultType]):
+    """A screen on which text is selected as in other programs: a word by a double click, a line by a triple click, a
+    range by dragging. What is selected is copied when the button is released."""
+
+    _copied: Mapping[Widget, Selection] | None = None  # the last selection that was copied
 
     def _screen_resized(self, size: Size) -> None:
         """Lay out for the size that the terminal has now.

@@ -82,7 +82,8 @@ class Reasoning:
         inner: Constraint | None = None,
         after: Callable[[int], Constraint] | None = None,
     ) -> None:
-        self._most, self._start, self._n_vocab, self._bytes = most, start, n_vocab, token_bytes
+        self._frame, self._most, self._start = frame, most, start
+        self._n_vocab, self._bytes = n_vocab, token_bytes
         self._inner, self._after, self._is_open, self._n_begun = inner, after, is_open, n_begun
         self._latest: int | None = None  # the place where the reasoning is to end
         self._open, self._close = frame.open.encode(), frame.close.encode()
@@ -228,9 +229,9 @@ class Reasoning:
         if self._begun is not None:
             if self._close in self._tail:
                 is_followed = not self._tail.endswith(self._close)
-                existing = answer[n_read : self._n_begun]  # which may have a content already
-                is_followed |= existing[: len(self._rest)] != self._rest[: len(existing)]
-                self._over = _Over(n_read, [] if self._after is None or is_followed else self._rest, n_read)
+                begun = self._begun_content(answer, n_read)
+                has_rest = self._after is None or is_followed or begun is not None
+                self._over = _Over(n_read if begun is None else begun, [] if has_rest else self._rest, n_read)
             self._tail = self._tail[-self._n_tail :]
         elif self._after is None:
             said = self._tail.lstrip()
@@ -245,6 +246,17 @@ class Reasoning:
                 self._over = _Over(0, [], n_read)
         elif answer[:n_read] == self._header:
             self._over = _Over(n_read, [], n_read)
+
+    def _begun_content(self, answer: list[int], place: int) -> int | None:
+        """Return where the content after the reasoning begins, if it is a part of the answer that exists already."""
+        text, wanted = b"", self._frame.rest.strip().encode()
+        for end in range(place, self._n_begun):
+            text = (text + self._bytes(answer[end])).lstrip()
+            if wanted and text == wanted:
+                return end + 1
+            if text and not wanted.startswith(text):
+                return end if not wanted else place
+        return None
 
     def _begin(self, place: int) -> None:
         self._begun, self._tail = place, b""

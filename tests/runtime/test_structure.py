@@ -104,11 +104,14 @@ def test_a_call_that_is_required_follows_reasoning(llm: tuple[str, Runtime], see
 
 
 def test_an_answer_that_has_begun_is_continued(llm: tuple[str, Runtime]) -> None:
-    _, runtime = llm
-    for begun in ("{", '{"ok": '):
+    name, runtime = llm
+    thought = "<think>\nhm\n</think>\n\n"
+    for begun in ("{", '{"ok": ', f'{thought}{{"ok": '):
+        if thought in begun and name in ("closed", "by the model", "without reasoning"):
+            continue  # these begin with a mark that the prompt does not open
         talk = (Message("user", "Hi"), Message("assistant", begun))
         text, _ = answers(runtime, Request(**{**fields(asked(1, json_schema=json.dumps(SCHEMA))), "messages": talk}))
-        assert json.loads(begun + text).keys() == {"ok", "n"}
+        assert json.loads(begun.removeprefix(thought) + text).keys() == {"ok", "n"}
 
 
 @pytest.mark.parametrize("kind", ["runtime", "worker"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 from talks import talk
-from textual.command import CommandList
+from textual.command import CommandList, CommandPalette
 from textual.events import Key, Paste, Resize
 from textual.geometry import Size
 from textual.pilot import Pilot
@@ -995,6 +995,23 @@ def test_a_key_ends_the_reasoning_of_the_answer_that_comes_and_of_one_that_was_s
         await idle(app, pilot)
 
     on_new_screen(steps, engine)
+
+
+def test_the_palette_is_closed_with_a_dialog_above_it_and_only_once() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p")
+        await wait_until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        palette = app.screen
+        app.push_screen(ChoiceScreen("above", "", [Choice("a", "a")]))
+        await pilot.pause()
+        palette.dismiss()
+        palette.dismiss()
+        await wait_until(pilot, lambda: not app.has_screen_above)
+        app.composer.input.focus()
+        await type_in(app, pilot, "hello")
+        assert contents(app) == ["hello", "one"]
+
+    on_new_screen(steps)
 
 
 @pytest.mark.parametrize("at", ["the beginning", "the end"])
