@@ -8,6 +8,8 @@ from textual import work
 from textual.app import ComposeResult
 from textual.command import CommandInput, CommandList, CommandPalette, SearchIcon
 from textual.css.query import NoMatches
+from textual.errors import NoWidget
+from textual.events import Click
 from textual.widgets import LoadingIndicator
 
 from edgespec.tui.plain import ChangingList, Horizontal, Vertical
@@ -25,6 +27,11 @@ class Palette(ClosedOnce, CommandPalette):
             with Vertical(id="--results"):
                 yield Results()
                 yield LoadingIndicator()
+
+    def _on_click(self, event: Click) -> None:  # type: ignore[override]
+        event.prevent_default()  # of the base class, which looks for a widget where the screen may have ended since
+        with suppress(NoWidget):
+            CommandPalette._on_click(self, event)
 
     @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
     async def _gather_commands(self, search_value: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from fake_engine import FakeEngine
 from talks import talk
 from textual.command import CommandList, CommandPalette
-from textual.events import Key, Paste, Resize
+from textual.events import Click, Key, Paste, Resize
 from textual.geometry import Size
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -995,6 +995,19 @@ def test_a_key_ends_the_reasoning_of_the_answer_that_comes_and_of_one_that_was_s
         await idle(app, pilot)
 
     on_new_screen(steps, engine)
+
+
+def test_a_click_beside_the_screen_does_not_end_the_palette_and_one_on_the_background_closes_it() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press("ctrl+p")
+        await wait_until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        for x, y in ((500, 500), (0, 0)):
+            assert isinstance(app.screen, CommandPalette)
+            app.screen.post_message(Click(app.screen, x, y, 0, 0, 1, False, False, False, x, y))
+            await pilot.pause()
+        await wait_until(pilot, lambda: not app.has_screen_above)
+
+    on_new_screen(steps)
 
 
 def test_the_palette_is_closed_with_a_dialog_above_it_and_only_once() -> None:
