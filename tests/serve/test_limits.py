@@ -18,6 +18,7 @@ from serving import Serving, serving
 from edgespec.batch.bad_input import BadInputError
 from edgespec.batch.fields import Fields
 from edgespec.batch.messages import chat_messages
+from edgespec.cancel import CancelFlag
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.stream import Stream
 from edgespec.runtime.worker import Worker
@@ -170,8 +171,8 @@ def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, m
     monkeypatch.setattr("edgespec.runtime.asynchronous.MOST_UNREAD", 100)
     streams, read = list[AsyncStream](), AsyncAnswers.read
 
-    def noted(answers: AsyncAnswers, stream: Stream) -> AsyncStream:
-        streams.append(read(answers, stream))
+    def noted(answers: AsyncAnswers, stream: Stream, *flag: CancelFlag) -> AsyncStream:
+        streams.append(read(answers, stream, *flag))
         return streams[-1]
 
     monkeypatch.setattr(AsyncAnswers, "read", noted)
