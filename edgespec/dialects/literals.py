@@ -8,7 +8,7 @@ import warnings
 from typing import Any
 
 from edgespec.dialects.calls import Schemas
-from edgespec.dialects.objects import as_json, known_name, loads, quoted
+from edgespec.dialects.objects import CLOSING, as_json, known_name, loads, quoted
 from edgespec.dialects.source import ENDED, Begun, Source, Steps, UnfinishedError, begun
 from edgespec.text.strict_json import MAX_DEPTH
 
@@ -165,18 +165,18 @@ _GEMMA_KEY = re.compile(r"([^\s:{}\[\],]+)\s*:")
 _GEMMA_WORD = re.compile(r"[^,{}\[\]<]+")
 
 
-def gemma_members(source: Source, depth: int = 1) -> Steps[None]:
+def gemma_members(source: Source) -> Steps[None]:
     """Yield the object that begins here as JSON, up to the brace that closes it, which is passed but not yielded."""
-    yield from _gemma_items(source, "{", depth)
+    yield from _gemma_items(source, "{", 1)
 
 
 def _gemma_items(source: Source, opening: str, depth: int) -> Steps[None]:
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
-    closing, is_first = {"{": "}", "[": "]"}[opening], True
+    is_first = True
     source.at += 1
     yield opening
-    while (yield from source.visible(_SEPARATORS)) != closing:
+    while (yield from source.visible(_SEPARATORS)) != CLOSING[opening]:
         if not is_first:
             yield ", "
         is_first = False
@@ -209,9 +209,9 @@ def _gemma_value(source: Source, depth: int) -> Steps[None]:
     character = yield from source.visible()
     if (yield from source.passed(QUOTE)):
         yield from _gemma_text(source)
-    elif character in "{[":
+    elif character in CLOSING:
         yield from _gemma_items(source, character, depth)
-        yield {"{": "}", "[": "]"}[character]
+        yield CLOSING[character]
     else:
         yield from _gemma_word(source)
 

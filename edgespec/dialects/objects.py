@@ -16,6 +16,7 @@ _BETWEEN = re.compile(r"[ \t\r\n,;]*")  # values
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]+')
 _WORD = re.compile(r"[-+.\w]+")
 _LOW_SURROGATE = re.compile(r"\\u[dD][c-fC-F][0-9a-fA-F]{2}")
+CLOSING = {"{": "}", "[": "]"}
 _BARE_KEYS = ("name", "type", "function", "parameters", "arguments", "tool_name")  # which a call may begin with
 
 
@@ -56,45 +57,33 @@ def value(source: Source, depth: int = 1) -> Steps[None]:
     character = yield from source.visible()
     if character == '"':
         yield from string(source)
-    elif character == "{":
-        yield from members(source, depth)
-        yield "}"
-    elif character == "[":
-        yield from _items(source, depth)
+    elif character in CLOSING:
+        yield from _items(source, character, depth)
+        yield CLOSING[character]
     else:
         yield from _word(source)
 
 
-def members(source: Source, depth: int = 1) -> Steps[None]:
+def members(source: Source) -> Steps[None]:
     """Yield an object up to the brace that closes it, which is passed but not yielded."""
-    _check_depth(depth)
-    is_first = True
-    yield "{"
-    while (yield from _follows(source, "}", is_first=is_first)):
-        if not is_first:
-            yield ", "
-        is_first = False
-        yield from string(source)
-        yield from _colon(source)
-        yield ": "
-        yield from value(source, depth + 1)
+    yield from _items(source, "{", 1)
 
 
-def _items(source: Source, depth: int) -> Steps[None]:
-    _check_depth(depth)
-    is_first = True
-    yield "["
-    while (yield from _follows(source, "]", is_first=is_first)):
-        if not is_first:
-            yield ", "
-        is_first = False
-        yield from value(source, depth + 1)
-    yield "]"
-
-
-def _check_depth(depth: int) -> None:
+def _items(source: Source, opening: str, depth: int) -> Steps[None]:
+    """Yield an object or a list up to the bracket that closes it, which is passed but not yielded."""
     if depth > MAX_DEPTH:
         raise ValueError("nested too deeply")
+    is_first = True
+    yield opening
+    while (yield from _follows(source, CLOSING[opening], is_first=is_first)):
+        if not is_first:
+            yield ", "
+        is_first = False
+        if opening == "{":
+            yield from string(source)
+            yield from _colon(source)
+            yield ": "
+        yield from value(source, depth + 1)
 
 
 def _follows(source: Source, closing: str, *, is_first: bool) -> Steps[bool]:
