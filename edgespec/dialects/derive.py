@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from edgespec.dialects.dialect import HERMES, NO_MARKS, Calls, Dialect, Marks
+from edgespec.dialects.dialect import HERMES, NO_MARKS, THINK, Calls, Dialect, Marks
 
 Render = Callable[[Mapping[str, Any]], str]
 """Renders a template with these variables. Raises ValueError."""
@@ -26,7 +26,8 @@ VALUES = ("garply", "thud")
 IDS = ("callAa001", "callBb002")
 FIELDS = ("reasoning_content", "thinking", "reasoning")
 SWITCHES = ("enable_thinking", "thinking")
-TAG = re.compile(r"<[^<>\s]*$|\[[A-Z_/ ]*$")  # a mark that is cut
+MARK = re.compile(r"<[^<>]+>|\[[A-Z_/]+\]")
+CUT_MARK = re.compile(r"<[^<>\s]*$|\[[A-Z_/ ]*$")
 _DECODER = json.JSONDecoder(strict=False)
 
 ASKED = "frotz gnusto?"
@@ -79,7 +80,6 @@ class _Derivation:
 
     def _reasoning(self) -> tuple[str, Marks | None, Marks]:
         """Return the field for reasoning, its marks, and those of the content."""
-        content = NO_MARKS
         on, off = self.prompt(enable_thinking=True, thinking=True), self.prompt(enable_thinking=False, thinking=False)
         for field in FIELDS:
             switch: dict[str, Any] = {"enable_thinking": True, "thinking": True, "tools": None}
@@ -87,34 +87,27 @@ class _Derivation:
             if THOUGHT not in shown or CONTENT not in shown[shown.rindex(THOUGHT) :]:
                 continue
             before = shown[: shown.rindex(THOUGHT)]
-            plain = self._turn({"content": CONTENT}, **switch)
-            start = before[len(_whole(_common(before, plain), before)) :]
-            if on.strip().endswith(start.strip()) and not start.strip():
-                start = ""
-            between = shown[shown.rindex(THOUGHT) + len(THOUGHT) : shown.rindex(CONTENT)]
-            start = start or _last_mark(before)
-            end, begin = _halves(between, content[0])
-            return field, (start.strip(), end.strip()), (begin.strip(), content[1])
+            start = _added(before, self._turn({"content": CONTENT}, **switch)).strip() or _last_mark(before)
+            end, begin = _halves(shown[shown.rindex(THOUGHT) + len(THOUGHT) : shown.rindex(CONTENT)])
+            return field, (start, end.strip()), (begin.strip(), "")
         for field in FIELDS:  # some show it with calls only
             made = self._called((NAMES[0], VALUES[:1]), **{field: THOUGHT})
             if THOUGHT in made:
                 before, _, after = made.rpartition(THOUGHT)
-                plain = self._called((NAMES[0], VALUES[:1]))
-                start = before[len(_whole(_common(before, plain), before)) :] or _last_mark(before)
-                closed = re.match(r"\s*(<[^<>]+>|\[[A-Z_/]+\])", after)
+                start = _added(before, self._called((NAMES[0], VALUES[:1]))) or _last_mark(before)
+                closed = MARK.match(after.lstrip())
                 if start.strip() and closed:
-                    return field, (start.strip(), closed[1]), content
+                    return field, (start.strip(), closed[0]), NO_MARKS
         begun = [shown[shown.rfind(ASKED) + len(ASKED) :] for shown in (on, off) if ASKED in shown]
         for shown, other in (begun, begun[::-1]) if len(begun) == 2 else ():  # a switch that opens or closes reasoning
-            added = shown[len(_whole(_common(shown, other), shown)) :]
-            marks = re.findall(r"<[^<>]+>|\[[A-Z_/]+\]", added)
+            marks = MARK.findall(_added(shown, other))
             if len(marks) == 2:
-                return "", (marks[0], marks[1]), content
+                return "", (marks[0], marks[1]), NO_MARKS
             if len(marks) == 1 and "/" not in marks[0]:
-                return "", (marks[0], marks[0][0] + "/" + marks[0][1:]), content
-        if "</think>" in self._source:  # it removes the reasoning of earlier answers
-            return "", ("<think>", "</think>"), content
-        return "", None, content
+                return "", (marks[0], marks[0][0] + "/" + marks[0][1:]), NO_MARKS
+        if THINK[1] in self._source:  # it removes the reasoning of earlier answers
+            return "", THINK, NO_MARKS
+        return "", None, NO_MARKS
 
     def _switch(self) -> str:
         """Return the variable that changes the prompt if it is false."""
@@ -131,7 +124,7 @@ class _Derivation:
         if not one or KEYS[0] not in one[one.rfind(NAMES[0]) :]:
             return HERMES if "<tool_call>" in self._source else None
         end = len(one) - len(_whole_end(_common_end(one, self._plain), one))
-        start = len(_whole(_common(one, self._plain), one))
+        start = len(_whole(_common(one, self._plain)))
         body = one[start:end]
         if NAMES[0] not in body or KEYS[0] not in body:
             return None
@@ -162,7 +155,7 @@ class _Derivation:
             return None
         inner = value[0] if isinstance(value, list) and len(value) == 1 else value
         wrapper = ""
-        if isinstance(inner, dict) and len(inner) >= 1:
+        if isinstance(inner, dict):
             nested = [key for key, part in inner.items() if isinstance(part, dict) and NAMES[0] in part.values()]
             if nested:
                 wrapper, inner = nested[0], inner[nested[0]]
@@ -176,12 +169,12 @@ class _Derivation:
                 return None
             keys = (name, arguments, next((key for key, part in inner.items() if part == IDS[0]), ""))
         opened, closed = body[:place], body[end:]
-        second, other, _ = _value_with(two[two.rindex(between) :] if between else "", NAMES[1])
+        first = two.rindex(between) if between else len(two)
+        second, other, _ = _value_with(two[first:], NAMES[1])
         section, call = (opened, closed), NO_MARKS
-        if between and not isinstance(value, list) and other is not None:
-            after = two[two.rindex(between) :]
-            first_end = _end_of_value(two, two.rindex(between), NAMES[0])
-            section, call = _split(opened, closed, after[first_end - two.rindex(between) : second])
+        if not isinstance(value, list) and other is not None:
+            first_end = _end_of_value(two, first, NAMES[0])
+            section, call = _split(opened, closed, two[first_end : first + second])
         return Calls("json", _stripped(section), _stripped(call), keys=keys, wrapper=wrapper)
 
     def _named(self, body: str, between: str) -> Calls | None:
@@ -216,7 +209,7 @@ class _Derivation:
         again = shown[shown.index(VALUES[0]) + len(VALUES[0]) : shown.index(KEYS[1])]
         key_start = _whole_end(_whole_end(_common_end(first, again), first), again)
         name_end, value_end = first[: len(first) - len(key_start)], again[: len(again) - len(key_start)]
-        key_end, value_start = _halves(inner, "")
+        key_end, value_start = _halves(inner)
         opened, closed = body[: body.index(NAMES[0])], body[body.index(VALUES[0]) + len(VALUES[0]) :]
         closed = closed.removeprefix(value_end)
         value_end = value_end.replace(KEYS[0], "{name}")
@@ -265,15 +258,20 @@ def _common_end(one: str, other: str) -> str:
     return _common(one[::-1], other[::-1])[::-1]
 
 
-def _whole(start: str, text: str) -> str:
+def _whole(start: str) -> str:
     """Return the beginning of a text without a mark that it cuts."""
-    cut = TAG.search(start)
-    return start[: cut.start()] if (cut and not start.endswith(("<", "["))) or cut else start
+    cut = CUT_MARK.search(start)
+    return start[: cut.start()] if cut else start
+
+
+def _added(text: str, other: str) -> str:
+    """Return what a text has after the part with which both begin."""
+    return text[len(_whole(_common(text, other))) :]
 
 
 def _whole_end(end: str, text: str) -> str:
     """Return the end of a text without a mark that it cuts."""
-    while end and (cut := TAG.search(text[: len(text) - len(end)])):
+    while end and (cut := CUT_MARK.search(text[: len(text) - len(end)])):
         closing = end.find(">" if text[cut.start()] == "<" else "]")
         if closing < 0:
             break
@@ -281,11 +279,8 @@ def _whole_end(end: str, text: str) -> str:
     return end
 
 
-def _halves(between: str, second: str) -> Marks:
-    """Return two marks that stand next to each other; `second` is the latter if it is known."""
-    if second:
-        place = between.rfind(second)
-        return between[:place], between[place:]
+def _halves(between: str) -> Marks:
+    """Return the two marks in a text; the first one is all of it if there are not two."""
     marks = re.findall(r"<[^<>]+>|\[[^\[\]]+\]", between)
     if len(marks) == 2:
         place = between.rindex(marks[1])
@@ -294,7 +289,7 @@ def _halves(between: str, second: str) -> Marks:
 
 
 def _last_mark(text: str) -> str:
-    found = re.findall(r"<[^<>]+>|\[[A-Z_/]+\]", text[-60:])
+    found = MARK.findall(text[-60:])
     return found[-1] if found and text.rstrip().endswith(found[-1]) else ""
 
 
@@ -303,7 +298,7 @@ def _split(opened: str, closed: str, between: str) -> tuple[Marks, Marks]:
     two."""
     before = _whole_end(_common_end(opened, between), opened)
     rest = between[: len(between) - len(before)]
-    after = _whole(_common(closed, rest), closed)
+    after = _whole(_common(closed, rest))
     return (opened[: len(opened) - len(before)], closed[len(after) :]), (before, after)
 
 
