@@ -16,8 +16,6 @@ from edgespec.llama.rendering import TemplateFailedError, renderer
 
 DERIVING_S = 10.0  # for all renderings of a template; usual ones take some hundredths of a second together
 _BRACKETS = ("[THINK]", "[/THINK]")  # tokens of Mistral's vocabularies
-# As in Transformers, variables that are not given are none.
-_NOT_GIVEN = {"tools": None, "tool_choice": None, "functions": None, "function_call": None}
 
 
 @lru_cache(maxsize=64)
@@ -29,7 +27,7 @@ def dialect_of(template: str) -> Dialect:
         if time.monotonic() > until_s:
             raise ValueError("deriving takes too long")
         try:
-            return renderer().render(template, {**_NOT_GIVEN, "bos_token": "<s>", "eos_token": "</s>", **variables})
+            return renderer().render(template, {"bos_token": "<s>", "eos_token": "</s>", **variables})
         except (TemplateFailedError, GenerationError) as error:
             raise ValueError(str(error)) from error
 

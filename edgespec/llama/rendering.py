@@ -34,6 +34,8 @@ MEMORY_BYTES, MEMORY_FACTOR = 256 << 20, 40
 # Beyond this limit on Linux, an allocation fails at once; the parent looks at the memory in use only now and then.
 ADDRESS_BYTES = 8 << 30
 LENGTH, LENGTH_FACTOR = 1_000_000, 8
+# Templates test these variables. As in Transformers they are none, and not undefined, if they are not given.
+_NOT_GIVEN = {"tools": None, "tool_choice": None, "functions": None, "function_call": None}
 # A template that exceeds a limit with a conversation shorter than this is not tried again: others would wait for it.
 SHORT = 16_384
 
@@ -113,7 +115,7 @@ def _reply(request: dict[str, Any]) -> dict[str, str]:
         template = _parsed(request["template"])
         failed = "render"
         text, n_left = io.StringIO(), request["characters"]
-        for piece in template.generate(_dates() | request["variables"]):
+        for piece in template.generate(_NOT_GIVEN | _dates() | request["variables"]):
             n_left -= len(piece)
             if n_left < 0:
                 return {"failed": "size", "why": ""}
@@ -170,8 +172,8 @@ def _parsed(text: str) -> Template:
     def raise_exception(message: str) -> None:
         raise TemplateError(message)
 
-    # Not the immutable one, as in Transformers: templates may change lists and objects, as some do to collect messages.
-    # They have copies of their own, which are made for each prompt.
+    # Transformers has the immutable one. Here templates may change lists and objects, as some do to collect messages:
+    # the lists and objects are copies, made for each prompt.
     environment = SandboxedEnvironment(
         loader=BaseLoader(), trim_blocks=True, lstrip_blocks=True, extensions=[GenerationTag, loopcontrols]
     )

@@ -23,10 +23,6 @@ MARK = re.compile("([\ue000\ue003])(\\d+)[\ue001\ue004]")  # a content, or an im
 SEAM = "\ue002"
 _MARKS = dict.fromkeys(range(0xE000, 0xE005))
 SIGN = re.compile(r"([^\w\s])")
-# Templates test these variables. As in Transformers they are none, and not undefined, if they are not given.
-_NOT_GIVEN = {
-    "tools": None, "tool_choice": None, "functions": None, "function_call": None, "add_generation_prompt": True
-}  # fmt: skip
 _FAILURES = {
     "parse": "the chat template of {name} cannot be parsed",
     "render": "the model's chat template rejects these messages",  # raise_exception() is its way to refuse a role
@@ -128,7 +124,7 @@ class ChatTemplate:
             return dict(_each_string(json.loads(text), prepared)) if text else {}
 
         given = {
-            **_NOT_GIVEN,
+            "add_generation_prompt": True,
             **read(self._arguments),
             "messages": [
                 {"role": prepared(m.role), "content": [{"type": "text", "text": m.content}] if in_parts else m.content}
