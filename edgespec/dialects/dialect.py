@@ -9,6 +9,9 @@ from typing import Literal
 Marks = tuple[str, str]
 """The texts before and after a part of an answer."""
 
+Kind = Literal["thinking", "answer", "drop"]
+"""What a message of an answer is; "drop" if it is not shown."""
+
 NO_MARKS: Marks = ("", "")
 THINK: Marks = ("<think>", "</think>")
 
@@ -65,13 +68,13 @@ class Messages:
         answer: The header of a message for the user.
         thought: The header of a message with reasoning; "" if there are none.
         call: The header of a message that calls a tool, with `{}` for its name.
-        classify: Returns what a message with this header is, "drop" if it is not shown, and the tool that it calls.
+        classify: Returns what a message with this header is, and the tool that it calls.
     """
 
     start: str
     header_end: str
     ends: tuple[str, ...]
-    classify: Callable[[str], tuple[Literal["thinking", "answer", "drop"], str]]
+    classify: Callable[[str], tuple[Kind, str]]
     answer: str
     thought: str = ""
     call: str = ""

@@ -2,8 +2,26 @@
 
 from __future__ import annotations
 
-from edgespec.dialects.dialect import THINK, Calls, Dialect
-from edgespec.dialects.messages import FUNCTIONARY, HARMONY, MUSE
+import re
+
+from edgespec.dialects.dialect import THINK, Calls, Dialect, Kind, Messages
+
+
+def _harmony(header: str) -> tuple[Kind, str]:
+    """Return what a message is, and the tool that it calls, given a header such as `<|channel|>analysis`."""
+    if found := re.search(r"to=(?:functions\.)?([^\s<]+)", header):
+        return ("thinking" if found[1] in ("assistant", "user", "all") else "drop"), found[1]
+    return ("thinking" if "analysis" in header else "answer"), ""
+
+
+def _muse(header: str) -> tuple[Kind, str]:
+    to = header.rpartition("to=")[2].strip() or "user"
+    return ("answer" if to == "user" else "thinking" if to == "self" else "drop"), to
+
+
+def _functionary(header: str) -> tuple[Kind, str]:
+    return ("answer", "") if header.strip() == "all" else ("drop", header.strip())
+
 
 KIMI_K2 = Dialect(
     reasoning=THINK,
@@ -47,6 +65,39 @@ SOLAR = Dialect(
         name=("<|tool_call:name|>", "<|tool_call:args|>"),
     ),
 )
+HARMONY = Dialect(
+    messages=Messages(
+        "<|start|>assistant",
+        "<|message|>",
+        ("<|end|>", "<|call|>", "<|return|>", "<|start|>"),
+        _harmony,
+        "<|channel|>final",
+        "<|channel|>analysis",
+        "<|channel|>commentary to=functions.{} <|constrain|>json",
+    ),
+    calls=Calls("json"),
+    reasoning_field="thinking",
+)
+MUSE = Dialect(
+    messages=Messages(
+        "<|start|>assistant",
+        "<|message|>",
+        ("<|eom|>", "<|eot|>", "<|start|>"),
+        _muse,
+        " to=user",
+        " to=self",
+        " to={}",
+    ),
+    calls=Calls(
+        "tagged",
+        section=("<atem:function_calls>", "</atem:function_calls>"),
+        call=('<atem:invoke name="', "</atem:invoke>"),
+        name=("", '">'),
+        key=('<atem:parameter name="', '">'),
+        value=("", "</atem:parameter>"),
+    ),
+)
+FUNCTIONARY = Dialect(messages=Messages(">>>", "\n", (">>>",), _functionary, "all", call="{}"), calls=Calls("json"))
 
 _KNOWN = {
     "<|tool_call_argument_begin|>": KIMI_K2,

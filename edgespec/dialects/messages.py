@@ -2,68 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from typing import Literal
 
 from edgespec.dialects.calls import AnyCall, Format, Part, Schemas, ToolParser
-from edgespec.dialects.dialect import Calls, Dialect, Messages
+from edgespec.dialects.dialect import Dialect, Kind
 from edgespec.dialects.forms import Arguments, format_of
 from edgespec.dialects.source import begun
-
-Kind = Literal["thinking", "answer", "drop"]
-
-
-def _harmony(header: str) -> tuple[Kind, str]:
-    """Return what a message is, and the tool that it calls, given a header such as `<|channel|>analysis`."""
-    if found := re.search(r"to=(?:functions\.)?([^\s<]+)", header):
-        return ("thinking" if found[1] in ("assistant", "user", "all") else "drop"), found[1]
-    return ("thinking" if "analysis" in header else "answer"), ""
-
-
-def _muse(header: str) -> tuple[Kind, str]:
-    to = header.rpartition("to=")[2].strip() or "user"
-    return ("answer" if to == "user" else "thinking" if to == "self" else "drop"), to
-
-
-def _functionary(header: str) -> tuple[Kind, str]:
-    return ("answer", "") if header.strip() == "all" else ("drop", header.strip())
-
-
-HARMONY = Dialect(
-    messages=Messages(
-        "<|start|>assistant",
-        "<|message|>",
-        ("<|end|>", "<|call|>", "<|return|>", "<|start|>"),
-        _harmony,
-        "<|channel|>final",
-        "<|channel|>analysis",
-        "<|channel|>commentary to=functions.{} <|constrain|>json",
-    ),
-    calls=Calls("json"),
-    reasoning_field="thinking",
-)
-MUSE = Dialect(
-    messages=Messages(
-        "<|start|>assistant",
-        "<|message|>",
-        ("<|eom|>", "<|eot|>", "<|start|>"),
-        _muse,
-        " to=user",
-        " to=self",
-        " to={}",
-    ),
-    calls=Calls(
-        "tagged",
-        section=("<atem:function_calls>", "</atem:function_calls>"),
-        call=('<atem:invoke name="', "</atem:invoke>"),
-        name=("", '">'),
-        key=('<atem:parameter name="', '">'),
-        value=("", "</atem:parameter>"),
-    ),
-)
-FUNCTIONARY = Dialect(messages=Messages(">>>", "\n", (">>>",), _functionary, "all", call="{}"), calls=Calls("json"))
 
 
 class PartsReader(ABC):
@@ -103,14 +48,15 @@ class MessagesReader(PartsReader):
         self._calls: ToolParser | None = None  # of a message that calls a tool
         self._n_calls = 0
         if begun is not None:
-            [*self.push(begun.rpartition(self._form.start)[2] if self._form.start in begun else begun)]
+            self.push(begun.rpartition(self._form.start)[2])
 
     def _parts(self, *, is_over: bool) -> Iterator[Part]:
         while True:
             if self._kind is None:
                 header, mark, rest = self._held.partition(self._form.header_end)
                 if not mark:
-                    if is_over and self._held.strip() and not self._looks_like_header(self._held):
+                    is_header = "<|" in self._held or "to=" in self._held
+                    if is_over and self._held.strip() and not is_header:
                         yield "answer", self._held
                         self._held = ""
                     return
@@ -138,13 +84,11 @@ class MessagesReader(PartsReader):
             self._held = self._held.removeprefix(mark).removeprefix(self._form.start)
             self._kind = None
 
-    def _looks_like_header(self, text: str) -> bool:
-        return "<|" in text or "to=" in text
-
     def _parser(self, tool: str) -> ToolParser:
         calls = self._dialect.calls
-        is_tagged = calls is not None and calls.form == "tagged"
-        format = format_of(calls) if calls is not None and is_tagged else Format((), Arguments(tool), bare=True)
+        format = Format((), Arguments(tool), bare=True)
+        if calls is not None and calls.form == "tagged":
+            format = format_of(calls)
         return ToolParser(format, self._schemas, self._most, self._n_calls)
 
     def _of(self, parts: Iterable[Part | str]) -> Iterator[Part]:

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from edgespec.dialects.calls import CallPiece, CutCall, Part, ToolCall
 from edgespec.dialects.dialect import HERMES, Calls, Dialect
 from edgespec.dialects.forms import QWEN_CODER
-from edgespec.dialects.known import FIREFUNCTION, GEMMA_4, KIMI_K2, KIMI_K3, LFM2, SOLAR
-from edgespec.dialects.messages import FUNCTIONARY, HARMONY, MUSE
+from edgespec.dialects.known import FIREFUNCTION, FUNCTIONARY, GEMMA_4, HARMONY, KIMI_K2, KIMI_K3, LFM2, MUSE, SOLAR
 from edgespec.dialects.reader import reader
 
 Arguments = dict[str, Any]

@@ -11,8 +11,18 @@ from answers import read
 
 from edgespec.dialects.calls import ToolCall
 from edgespec.dialects.dialect import Dialect
-from edgespec.dialects.known import FIREFUNCTION, GEMMA_4, KIMI_K2, KIMI_K3, LFM2, SOLAR, known
-from edgespec.dialects.messages import FUNCTIONARY, HARMONY, MUSE
+from edgespec.dialects.known import (
+    FIREFUNCTION,
+    FUNCTIONARY,
+    GEMMA_4,
+    HARMONY,
+    KIMI_K2,
+    KIMI_K3,
+    LFM2,
+    MUSE,
+    SOLAR,
+    known,
+)
 from edgespec.dialects.reader import reader
 
 ROME = ("weather", {"city": "Rome", "days": 2})

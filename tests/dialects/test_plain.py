@@ -6,8 +6,7 @@ import pytest
 from answers import SCHEMAS
 
 from edgespec.dialects.dialect import THINK, Dialect
-from edgespec.dialects.known import GEMMA_4, SOLAR
-from edgespec.dialects.messages import HARMONY
+from edgespec.dialects.known import GEMMA_4, HARMONY, SOLAR
 from edgespec.dialects.plain import PlainText
 
 CALL = '{"city": "Rome"}'

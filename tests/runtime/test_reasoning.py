@@ -18,8 +18,7 @@ import edgespec
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
 from edgespec.dialects.dialect import THINK, Dialect
-from edgespec.dialects.known import GEMMA_4, SOLAR
-from edgespec.dialects.messages import FUNCTIONARY, HARMONY
+from edgespec.dialects.known import FUNCTIONARY, GEMMA_4, HARMONY, SOLAR
 from edgespec.runtime.reasoning import Frame, Reasoning
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
