@@ -39,8 +39,6 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
         raise BadInputError("max_tokens is missing", "max_tokens")
     system = _without_billing(fields.take("system"))
     messages = [*_messages(system, fields.take("messages"), fields.notes)]
-    tools = body.get("tools")
-    eager = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     chat = take_functions(fields, ("custom", None), "input_schema")
     chat |= {"add_system_prompt": False} if system in ("", []) else {}
     chat |= _choice(fields.within("tool_choice"))
@@ -57,8 +55,14 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     if "format" in output:
         chat["response_format"] = output.take("format")
     call = chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
-    call.eager = frozenset(str(tool.get("name")) for tool in eager if tool.get("eager_input_streaming") is True)
+    call.eager = _eager(body.get("tools"))
     return call
+
+
+def _eager(tools: Any) -> frozenset[str]:
+    """Return the names of the tools whose arguments are sent as they come."""
+    objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
+    return frozenset(str(tool.get("name")) for tool in objects if tool.get("eager_input_streaming") is True)
 
 
 def count_call(body: Mapping[str, Any], model: Served) -> Call:
