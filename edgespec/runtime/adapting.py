@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from edgespec.dialects.derive import FIELDS
 from edgespec.errors import UsageError
 from edgespec.llama.rendering import TemplateFailedError
+from edgespec.runtime.described import calls_in
 from edgespec.settings import Message, joined
 
 ID_LENGTH = 9  # Mistral's templates want ids of nine letters and digits
@@ -86,9 +87,13 @@ def _search(talk: Talk, attempt: Attempt[Made], refusal: UsageError) -> tuple[tu
 
 def _check(refusal: UsageError) -> None:
     """Raise an error that does not depend on the form of the messages."""
-    cause = refusal.__cause__
-    if not isinstance(cause, TemplateFailedError) or cause.failed != "render":
+    if not _is_of_messages(refusal):
         raise refusal
+
+
+def _is_of_messages(refusal: UsageError) -> bool:
+    cause = refusal.__cause__
+    return isinstance(cause, TemplateFailedError) and cause.failed == "render"
 
 
 def named(
@@ -96,8 +101,7 @@ def named(
 ) -> UsageError:
     """Return the refusal of a conversation with the message that the template refuses: the last one of the shortest
     beginning that is refused for the same reason."""
-    cause = refusal.__cause__
-    if not isinstance(cause, TemplateFailedError) or cause.failed != "render":
+    if not _is_of_messages(refusal):
         return refusal
 
     def is_refused(n: int) -> bool:
@@ -110,19 +114,11 @@ def named(
     number = 1 + bisect_left(range(1, len(messages)), True, key=is_refused)
     which = f"message {number} of {len(messages)}, which has the role {messages[number - 1].role}"
     error = UsageError(f"the model's chat template rejects {which}", why=refusal.why, hint=refusal.hint)
-    error.__cause__ = cause
+    error.__cause__ = refusal.__cause__
     return error
 
 
 # --- adaptations ------------------------------------------------------------------------------------------------------
-
-
-def calls_in(message: Message) -> list[dict[str, Any]]:
-    """Return the tool calls of a message."""
-    if '"tool_calls"' not in message.extra:
-        return []
-    found = json.loads(message.extra).get("tool_calls")
-    return [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
 
 
 def _with_fields(message: Message, **fields: Any) -> Message:

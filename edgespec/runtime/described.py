@@ -17,14 +17,17 @@ _INTRODUCTION = (
 )
 
 
-def calls(message: Message) -> bool:
-    """Return whether a message calls tools."""
-    return '"tool_calls"' in message.extra and "tool_calls" in json.loads(message.extra)
+def calls_in(message: Message) -> list[dict[str, Any]]:
+    """Return the tool calls of a message."""
+    if '"tool_calls"' not in message.extra:
+        return []
+    found = json.loads(message.extra).get("tool_calls")
+    return [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
 
 
 def described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
     """Return messages whose system prompt describes the functions, with calls and results as text."""
-    if not functions and not any(message.role == "tool" or calls(message) for message in messages):
+    if not functions and not any(message.role == "tool" or calls_in(message) for message in messages):
         return tuple(messages)
     told: list[Message] = []
     for message in messages:
@@ -51,10 +54,10 @@ def _as_text(message: Message) -> Message:
 
 def with_calls(message: Message) -> Message:
     """Return a message with its calls at the end of its text."""
-    if not calls(message):
+    if not (calls := calls_in(message)):
         return message
-    extra = json.loads(message.extra)
-    functions = [call.get("function", call) for call in extra.pop("tool_calls")]
+    extra = {name: value for name, value in json.loads(message.extra).items() if name != "tool_calls"}
+    functions = [call.get("function", call) for call in calls]
     written = [f"<tool_call>\n{json.dumps(function, ensure_ascii=False)}\n</tool_call>" for function in functions]
     left = json.dumps(extra, ensure_ascii=False) if extra else ""  # the name of the speaker
     return replace(message, content="\n".join(filter(None, [message.content, *written])), extra=left, tokens=())

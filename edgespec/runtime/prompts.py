@@ -28,7 +28,7 @@ from edgespec.runtime.adapting import (
     with_one_system,
     with_text_arguments,
 )
-from edgespec.runtime.described import calls, described, with_calls
+from edgespec.runtime.described import calls_in, described, with_calls
 from edgespec.runtime.template_dialect import TemplateDialect, TemplateDialects
 from edgespec.settings import Message, Request
 
@@ -218,7 +218,7 @@ class Prompts:
                 messages = changed
         if not template.has("tools"):
             return template, described(messages, arguments.get("tools") or ())
-        if any(map(calls, messages)):
+        if any(map(calls_in, messages)):
             if not template.shows_calls:
                 messages = tuple(map(with_calls, messages))
             elif template.wants_text_arguments:
