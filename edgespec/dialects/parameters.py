@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -134,7 +135,7 @@ class _Parameters:
 
     def _begin(self, name: str, start: int) -> Steps[None]:
         self._start = self._sent = self._source.at = start
-        self._is_text = _kinds(self._declared.get(name), self._schema) == {"string"}
+        self._is_text = is_text(self._declared.get(name), self._schema)
         yield self._key(name) + ('"' if self._is_text else "")
 
     def _until(self, stops: Sequence[str], *, holds_blanks: bool) -> Steps[int]:
@@ -282,12 +283,10 @@ def _element(marks: ParameterMarks, text: str, name: re.Match[str]) -> tuple[Any
         found: dict[str, Any] = {}
         while (inner := marks.name.match(text, start)) is not None:
             value, start = _element(marks, text, inner)
-            for loaded in (json.loads, str):
-                try:
-                    found[inner[1]] = loaded(value) if isinstance(value, str) else value
-                    break
-                except ValueError:
-                    continue
+            if isinstance(value, str):
+                with suppress(ValueError):
+                    value = json.loads(value)
+            found[inner[1]] = value
         end = re.compile(rf"\s*{re.escape(closing)}").match(text, start)
         if end is None:
             raise UnfinishedError
