@@ -22,7 +22,8 @@ class Calls:
 
     Attributes:
         form: "json": an object with the name and the arguments; "named": the name, then the arguments as JSON;
-            "tagged": the name, then each argument between marks.
+            "tagged": the name, then each argument between marks; "python": a call in Python; "gemma": the name, then an
+            object in the notation of Gemma 4.
         section: The marks around all calls of an answer.
         call: The marks around each call.
         name: The marks around the name, if it is not in JSON.
@@ -32,10 +33,10 @@ class Calls:
         id: The marks around the id of a call that is not in JSON, after the name.
         key: The marks around the name of an argument.
         value: The marks around the value of an argument.
-        has_lines: Such a value has lines of its own; otherwise all between its marks belongs to it.
+        has_lines: Line breaks may separate the marks from the value; otherwise they belong to it.
         short_ids: Ids have nine characters.
         ids: The ids that the model expects, with the `name` of the tool and the `number` of the call in the chat.
-        between: What separates two calls in JSON that have no marks of their own.
+        between: The text between two calls in JSON without marks around each.
     """
 
     form: Literal["json", "named", "tagged", "python", "gemma"]
@@ -54,7 +55,7 @@ class Calls:
 
 
 HERMES = Calls("json", call=("<tool_call>", "</tool_call>"))
-"""How models without a form of their own are told to write calls."""
+"""The form of calls that is described to models whose template has none."""
 
 
 @dataclass(frozen=True, slots=True)

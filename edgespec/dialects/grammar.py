@@ -84,8 +84,8 @@ class _Writer:
         return " ".join(filter(None, [before, _quoted(name), after, "ws", arguments, "ws"]))
 
     def _tagged(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
-        """Return a call as a name and arguments between marks, in the order of the schema. Where values have lines of
-        their own, either all of them have, or none."""
+        """Return a call as a name and arguments between marks, in the order of the schema. If line breaks may separate
+        marks and values, they do so for all values of a call, or for none."""
         required, properties = schema.get("required") or (), schema.get("properties") or {}
         layouts = list[str]()
         for line in ("", "\n") if calls.has_lines else ("",):
@@ -98,7 +98,7 @@ class _Writer:
         return self._rule(" | ".join(layouts))
 
     def _argument(self, calls: Calls, key: str, schema: Mapping[str, Any], whole: Mapping[str, Any], line: str) -> str:
-        """Return an argument; `line` stands before and after its value."""
+        """Return an argument with `line` before and after its value."""
         begin = [self._text(calls.key[0] + key + calls.key[1]), self._text(calls.value[0] + line)]
         end = line + calls.value[1].replace("{name}", key)
         if not is_text(schema, whole):

@@ -42,8 +42,8 @@ class AnswerForm:
         return after(start) if after is not None else inner
 
     def ending(self, constraint: Constraint | None, n_tokens: int) -> Constraint | None:
-        """Return the constraint by which the reasoning ends after so many tokens of the sequence, in place of the
-        constraint so far."""
+        """Return the constraint of an answer, given its present one, so that its reasoning ends at position `n_tokens`
+        of the sequence."""
         reasoning = constraint if isinstance(constraint, Reasoning) else self._reasoning(None, constraint, None)
         if reasoning is None:
             return constraint

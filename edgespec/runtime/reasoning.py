@@ -17,14 +17,14 @@ from edgespec.dialects.dialect import Dialect
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What a model writes around its reasoning and before its content.
+    """The texts around the reasoning and before the content of an answer.
 
     Attributes:
         open: Begins reasoning.
         close: Ends reasoning.
         end: Ends reasoning that has reached its limit.
         rest: Follows the end, before the content.
-        header: Stands before the content of an answer without reasoning.
+        header: Begins the content of an answer without reasoning.
     """
 
     open: str
