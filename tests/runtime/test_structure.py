@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import ended_early
 from tiny_gguf import write_model
 
 import edgespec
@@ -119,13 +120,9 @@ def test_reasoning_ends_when_the_reader_wants_it_to(kind: str, tmp_path: Path) -
     file = write_model(tmp_path / "tiny.gguf", "llama", chat_template=TEMPLATES["harmony, opened"])
     settings = LoadSettings(str(file), threads=1, store=False, spec_type="suffix", pace="fixed:3")
     with Runtime(settings) if kind == "runtime" else Worker(settings) as llm:
-        cancel, texts = CancelFlag(), list[str]()
         request = Request(messages=(Message("user", "Hi"),), max_tokens=400, seed=2, ignore_eos=True)
-        for event in llm.submit(request, cancel):
-            texts.append(event.text)
-            if len(texts) == 20:
-                cancel.end_reasoning()
-    thought, mark, rest = "".join(texts).partition("\n</think>\n\n")
+        text = ended_early(llm, request, 20)
+    thought, mark, rest = text.partition("\n</think>\n\n")
     assert thought.startswith("<think>\n")
     assert mark and rest
 

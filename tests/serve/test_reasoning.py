@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from answers import ended_early
 from serving import Serving, serving
 from tiny_gguf import write_model
 
@@ -113,13 +114,9 @@ def test_an_answer_that_is_over_has_no_reasoning_to_end(server: Serving) -> None
 
 def test_clients_of_edgespec_get_common_marks_and_end_reasoning_too(server: Serving) -> None:
     with RemoteEngine(server.url) as engine:
-        cancel, texts = CancelFlag(), list[str]()
         asked = Request(messages=(Message("user", "Hi"),), max_tokens=600, seed=3, ignore_eos=True)
-        for event in engine.submit(asked, cancel):
-            texts.append(event.text)
-            if len(texts) == 5:
-                cancel.end_reasoning()
-    thought, mark, rest = "".join(texts).partition("\n</think>\n\n")
+        text = ended_early(engine, asked, 5)
+    thought, mark, rest = text.partition("\n</think>\n\n")
     assert thought.startswith("<think>\n")
     assert mark
     assert rest

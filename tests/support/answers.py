@@ -1,4 +1,4 @@
-"""Reading answers of dialects in pieces."""
+"""Reading answers: of dialects in pieces, and of models whose reasoning ends on request."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from edgespec.cancel import CancelFlag
+from edgespec.chat.answerer import Answerer
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, Part, ToolCall
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
+from edgespec.settings import Request
 
 SCHEMAS: dict[str, Any] = {
     "weather": {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}},
@@ -27,6 +30,16 @@ def read(dialect: Dialect, text: str, size: int, opened: str | None = None) -> t
             said[part[0]] += part[1]
     calls = [(part.name, json.loads(part.arguments)) for part in parts if isinstance(part, ToolCall)]
     return said["thinking"], said["answer"], calls
+
+
+def ended_early(engine: Answerer, request: Request, n_events: int) -> str:
+    """Return the text of an answer whose reasoning is to end after `n_events` events."""
+    cancel, texts = CancelFlag(), list[str]()
+    for event in engine.submit(request, cancel):
+        texts.append(event.text)
+        if len(texts) == n_events:
+            cancel.end_reasoning()
+    return "".join(texts)
 
 
 def check_pieces(parts: Sequence[Part | str]) -> None:
