@@ -99,7 +99,7 @@ def test_rows_are_those_of_this_machine() -> None:
             engines = [RemoteEngine(one.url), RemoteEngine(two.url)]
             with Fleet(engines) as servers:
                 there = results(servers, rows, token_bytes=partial(token_bytes, engines), ordered=True)
-            answered = [sum(record["path"].endswith("completions") for record in each.records) for each in (one, two)]
+        answered = [sum(record["path"].endswith("completions") for record in each.records) for each in (one, two)]
     for row in (*here, *there):  # a server says it in other words
         row.pop("error", None) if row.get("id") in ("wrong", "long") else None
     assert here == there

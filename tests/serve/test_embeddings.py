@@ -199,11 +199,12 @@ def test_requests_take_turns_and_change_no_vector(texts: Serving) -> None:
         many = threads.submit(posted, texts, EMBEDDINGS, input=[TEXTS[0], "cat " * 120] * 500)
         while not texts.served.n_open:
             time.sleep(0.001)
-        assert vectors(posted(texts, EMBEDDINGS, input=TEXTS[0]))[0].tobytes() == alone
+        assert {row.tobytes() for row in vectors(posted(texts, EMBEDDINGS, input=[TEXTS[0]] * 7))} == {alone}
         assert {row.tobytes() for row in vectors(many.result())[::2]} == {alone}
-    while len(texts.records) < n_records + 3:
+    # Records follow the answers, and those of an earlier test may be among them.
+    while 1000 not in (sizes := [record.get("texts") for record in texts.records[n_records:]]):
         time.sleep(0.001)
-    assert [record["texts"] for record in texts.records[n_records:]] == [1, 1, 1000]
+    assert sizes.index(7) < sizes.index(1000)
     assert texts.served.n_open == 0
 
 
@@ -212,9 +213,8 @@ def test_a_client_that_leaves_stops_the_work(texts: Serving) -> None:
     with texts.client() as client, pytest.raises(httpx2.ReadTimeout):
         client.post(EMBEDDINGS, json={"input": ["cat " * 120] * MOST_TEXTS}, timeout=0.2)
     assert posted(texts, EMBEDDINGS, input="x")["data"]
-    while texts.served.n_open or len(texts.records) < n_records + 2:
+    while texts.served.n_open or 499 not in [record["status"] for record in texts.records[n_records:]]:
         time.sleep(0.01)
-    assert [record["status"] for record in texts.records[n_records:]].count(499) == 1
 
 
 def test_values_that_are_not_sent_yet_have_a_limit() -> None:

@@ -217,11 +217,11 @@ HOSTED: list[dict[str, Any]] = [
 
 def wait_for_notes(server: Serving, begins: list[str]) -> None:
     """Wait for the record of a request, which comes after its answer, with notes that begin like this."""
-    until_s, found = monotonic() + 60, list[str]()
-    while found != begins:
+    until_s, found = monotonic() + 60, list[list[str]]()
+    while begins not in found:
         assert monotonic() < until_s, found
         sleep(0.01)
-        found = [note.split(":")[0] for note in server.records[-1].get("notes", ())] if server.records else []
+        found = [[note.split(":")[0] for note in record.get("notes", ())] for record in server.records]
 
 
 def test_tools_that_a_provider_runs_are_left_out_with_a_note(server: Serving) -> None:
@@ -233,7 +233,7 @@ def test_tools_that_a_provider_runs_are_left_out_with_a_note(server: Serving) ->
     message = {"messages": ASKED, "tools": [{"type": "bash_20250124", "name": "bash"}], "max_tokens": 2}
     assert server.posted(MESSAGES, message)["content"]
     wait_for_notes(server, ["tools[0] is left out"])
-    assert "tools of type 'bash_20250124' do not exist here" in server.records[-1]["notes"][0]
+    assert any("tools of type 'bash_20250124' do not exist here" in str(each.get("notes")) for each in server.records)
 
 
 @pytest.mark.parametrize(
