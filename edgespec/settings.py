@@ -310,6 +310,8 @@ class Request:
     reasoning_budget: int = field(default=-1, metadata=between(-1, LARGEST))
     #: the answer has to call one of these tools of its template's arguments
     must_call: tuple[str, ...] = ()
+    #: the answer may call more than one tool
+    parallel_calls: bool = True
     #: keep the marks of the model in an answer to messages; by default, text is written with common marks (`PlainText`)
     raw_marks: bool = False
     #: sample as for code completions (`core/infill.py`)

@@ -9,19 +9,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edgespec.dialects.about import calls_of, has_grammar, reasoning_of
-from edgespec.dialects.templates import dialect_of
+from edgespec.dialects.about import calls_of, reasoning_of
 
 
 def table(files: Sequence[Path]) -> str:
     """Return the table; templates whose models write the same share a row."""
-    rows: dict[tuple[str, str, str], list[str]] = {}
+    rows: dict[tuple[str, str], list[str]] = {}
     for file in sorted(files, key=lambda file: file.stem.lower()):
         template = file.read_text()
-        calls = calls_of(template, _code)
-        forced = "-" if calls == "none" else "own form" if has_grammar(dialect_of(template)) else "JSON"
-        rows.setdefault((reasoning_of(template, _code), calls, forced), []).append(file.stem)
-    lines = ["| templates | reasoning | calls | calls that are required |", "|---|---|---|---|"]
+        rows.setdefault((reasoning_of(template, _code), calls_of(template, _code)), []).append(file.stem)
+    lines = ["| templates | reasoning | calls |", "|---|---|---|"]
     lines += [f"| {', '.join(names)} | {' | '.join(row)} |" for row, names in rows.items()]
     return "\n".join(lines)
 

@@ -228,7 +228,7 @@ MESSAGE: Known = {
     **harmless("annotations parsed cache_control prefix partial"),
     **refused("audio function_call"),
 }
-FUNCTION: Known = read("name description parameters strict")
+FUNCTION: Known = {**read("name description parameters"), **harmless("strict")}  # all calls fit their schemas
 FORMAT: Known = {**harmless("type"), **read("syntax definition", grammar=read("syntax definition"))}
 TOOL: Known = {
     **read("type", function=FUNCTION, custom=read("name description", format=FORMAT)),
@@ -298,8 +298,8 @@ BLOCK: Known = {
     **refused("toolset_name"),
 }
 MESSAGE_TOOL: Known = {
-    **read("type name description input_schema strict eager_input_streaming"),
-    **harmless("cache_control"),
+    **read("type name description input_schema eager_input_streaming"),
+    **harmless("strict cache_control"),
     **only(allowed_callers=(["direct"],)),
     **harmless("defer_loading"),
     **refused("input_examples"),
@@ -329,7 +329,8 @@ ITEM: Known = {
     **refused("async"),
 }
 RESPONSE_FUNCTION: Known = {
-    **read("type name description parameters strict", format=FORMAT),
+    **read("type name description parameters", format=FORMAT),
+    **harmless("strict"),
     **only(allowed_callers=(["direct"],)),
     **refused("async"),
     **harmless("output_schema defer_loading"),

@@ -23,7 +23,7 @@ VERSION = 1
 N_PROBES, PROBE_BYTES = 64, 4096  # samples of the weights, which are too large to read entirely
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient", "remembered"}
 _OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "prompt_tokens", "lora"}  # have no options
-_OF_A_ROW |= {"infill", "n_indent", "t_max_predict_ms", "return_progress", "raw_marks", "must_call"}
+_OF_A_ROW |= {"infill", "n_indent", "t_max_predict_ms", "return_progress", "raw_marks", "must_call", "parallel_calls"}
 # Left out if they have their default, as in files of earlier versions.
 _NEW = {
     "reasoning_budget",

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgespec.dialects.calls import Schemas
-from edgespec.dialects.dialect import HERMES, Dialect, Marks
-from edgespec.dialects.grammar import call_grammar
+from edgespec.dialects.dialect import HERMES, Marks
 from edgespec.dialects.templates import dialect_of
 
 _FORMS = {
@@ -16,7 +14,6 @@ _FORMS = {
     "python": "Python",
     "gemma": "a name and an object",
 }
-_TOOL: Schemas = {"f": {"type": "object", "properties": {"x": {"type": "string"}}}}
 
 
 def knows_tools(template: str) -> bool:
@@ -56,11 +53,6 @@ def calls_of(template: str, quote: Callable[[str], str] = str) -> str:
         return f"{_FORMS[calls.form]} in messages {quote(form.call.strip().format('NAME'))}"
     marks = calls.section if calls.section[0] else calls.call
     return f"{_FORMS[calls.form]} {_between(marks, quote)}" if marks[0] else _FORMS[calls.form]
-
-
-def has_grammar(dialect: Dialect) -> bool:
-    """Return whether calls that an answer must have are written in the form of the model, or otherwise as JSON."""
-    return bool(call_grammar(dialect, _TOOL, {}))
 
 
 def _between(marks: Marks, quote: Callable[[str], str]) -> str:

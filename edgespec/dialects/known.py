@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from edgespec.dialects.dialect import THINK, Calls, Dialect, Kind, Messages
+from edgespec.dialects.literals import QUOTE
 
 
 def _harmony(header: str) -> tuple[Kind, str]:
@@ -51,7 +52,7 @@ LFM2 = Dialect(
 )
 GEMMA_4 = Dialect(
     reasoning=("<|channel>thought", "<channel|>"),
-    calls=Calls("gemma", call=("<|tool_call>call:", "<tool_call|>")),
+    calls=Calls("gemma", call=("<|tool_call>call:", "<tool_call|>"), value=(QUOTE, QUOTE)),
     silent=("<|tool_response>", "<|channel>thought\n<channel|>"),
 )
 FIREFUNCTION = Dialect(calls=Calls("json", section=("functools", "")))

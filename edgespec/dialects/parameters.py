@@ -329,14 +329,14 @@ def _properties(schema: Any) -> tuple[Mapping[str, Any], bool]:
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-def _kinds(described: Any, root: Any) -> set[str]:
-    """Return the types that a value may have; none if any."""
+def kinds_of(described: Any, root: Any) -> set[str]:
+    """Return the types that a value may have, given its schema and the whole schema; none if any."""
     return {type for part in _alternatives(described, root) for type in _types(part)}
 
 
 def is_text(described: Any, root: Any) -> bool:
     """Return whether a value can only be a text, given its schema and the whole schema."""
-    return _kinds(described, root) == {"string"}
+    return kinds_of(described, root) == {"string"}
 
 
 def listed_values(described: Any, root: Any) -> list[Any]:
@@ -348,7 +348,7 @@ def _value(text: str, described: Any, root: Any) -> Any:
     """Return a value with the type of its schema. A text that does not match stays a text."""
     if text in listed_values(described, root) or is_text(described, root):
         return text
-    types = _kinds(described, root)
+    types = kinds_of(described, root)
     word = text.strip()
     value: Any = text
     if "boolean" in types and word in ("True", "False"):  # as templates in Python's Jinja write them

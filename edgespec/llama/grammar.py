@@ -109,6 +109,18 @@ class Grammars(Closable):
         before."""
         return GrammarConstraint(self, (matcher or self.matcher(kind, text)).deep_copy(), kind, text, start)
 
+    def continued(
+        self, kind: Constraint, text: str, matcher: LLMatcher, begun: Sequence[str], start: int
+    ) -> GrammarConstraint | None:
+        """Return a constraint of what follows a text, for the tokens of a sequence from `start` on; None if no answer
+        begins with this text. It has parts, every second of which is a control token."""
+        copy = matcher.deep_copy()
+        for place, part in enumerate(begun):
+            ids = [self._special[part]] if place % 2 else self._llguidance.greedy_tokenize(part)
+            if copy.try_consume_tokens(ids) < len(ids):
+                return None
+        return GrammarConstraint(self, copy, kind, text, start)
+
     def close(self) -> None:
         """End the processes that compile."""
         self._compiler.close()
@@ -199,6 +211,11 @@ class GrammarConstraint:
         choice."""
         with self._budget():
             return self._matcher.compute_ff_tokens() if self._go_to(tokens) else []
+
+    def is_over(self, tokens: Sequence[int]) -> bool:
+        """Return whether `tokens` end with a whole text, or with one that does not match."""
+        with self._budget():
+            return not self._go_to(tokens) or self._matcher.is_accepting()
 
     def _go_to(self, tokens: Sequence[int]) -> bool:
         """Move the matcher to the end of these tokens. Return whether they match."""

@@ -22,7 +22,7 @@ from edgespec.settings import CONSTRAINTS, Message, Request
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 APART = (
     *("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", "lora"),
-    "must_call",  # tools of this machine are not for models of a server
+    *("must_call", "parallel_calls"),  # tools of this machine are not for models of a server
 )
 USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
 # llama.cpp's server would ignore them, or has other names for them.

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 
 from edgespec.core.sampler import Constraint
-from edgespec.dialects.calls import tool_schemas
 from edgespec.dialects.plain import PlainText
+from edgespec.dialects.starts import CallStarts
+from edgespec.llama.grammar import GrammarConstraint
 from edgespec.llama.model import Model
-from edgespec.runtime.prompts import Prompt, Prompts
+from edgespec.runtime.begun_calls import BegunCalls
+from edgespec.runtime.prompts import Prompt, Prompts, all_tools
 from edgespec.runtime.reasoning import Frame, Reasoning
 from edgespec.runtime.template_dialect import TemplateDialect
 from edgespec.settings import Request
@@ -40,6 +41,28 @@ class AnswerForm:
         # A call begins after what the client has begun.
         start = len(self._prompt.tokens) if request.must_call else self._prompt.start
         return after(start) if after is not None else inner
+
+    def with_calls(
+        self, inner: Constraint | None, begun: Callable[[list[str], int], GrammarConstraint | None]
+    ) -> BegunCalls:
+        """Return the constraint of an answer that may call tools. `begun` returns the constraint of a call, given its
+        beginning in parts, every second of which is a control token, and the position after it."""
+        dialect, request, ends = self._written.dialect, self._request, self._model.end_tokens
+        follow = list[list[int]]()
+        if dialect.messages is not None:
+            marks = (self._model.tokenize(mark, parse_special=True) for mark in dialect.messages.ends)
+            follow = [*([id] for id in ends), *marks]
+        return BegunCalls(
+            CallStarts(dialect, all_tools(request)),
+            self._prompt.start,
+            (self._opened or "") if dialect.messages is not None else "",
+            self._model.n_vocab,
+            partial(self._model.token_bytes, special=True),
+            lambda text, start: begun(self._written.parts(text), start),
+            follow=follow,
+            ends=() if request.parallel_calls else ends,
+            inner=inner,
+        )
 
     def ending(self, constraint: Constraint | None, n_tokens: int) -> Constraint | None:
         """Return the constraint of an answer, given its present one, so that its reasoning ends at position `n_tokens`
@@ -85,7 +108,7 @@ class AnswerForm:
         is_text = is_constrained and not isinstance(constraint, Reasoning)
         if not request.messages or request.raw_marks or request.reference or is_text:
             return {}, None
-        schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
+        schemas = all_tools(request)
         begun = self._text_of(self._prompt.tokens[self._prompt.start :])
         hides = is_constrained and not request.must_call
         return self._written.marks, PlainText(self._written.dialect, self._opened, begun, schemas, hides=hides)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.infill import Infill
-from edgespec.core.sampler import Choice, ReferenceSampler, Sampler
+from edgespec.core.sampler import Choice, Constraint, ReferenceSampler, Sampler
 from edgespec.dialects.plain import PlainText
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
@@ -24,6 +24,7 @@ from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt, Prompts
 from edgespec.runtime.stream import Loop, Stream
+from edgespec.settings import Constraint as ConstraintKind
 from edgespec.settings import Request
 from edgespec.text.indentation import Indentation
 from edgespec.text.repetition import RepetitionDetector
@@ -35,8 +36,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 Made = TypeVar("Made")
-Prepared = tuple[Request, Prompt, "LLMatcher | None"]
-"""A request, its prompt, and its compiled constraint if it has one."""
+Compiled = tuple[ConstraintKind, str, "LLMatcher"]
+"""The kind of a constraint, its text, and its matcher."""
+
+Prepared = tuple[Request, Prompt, Compiled | None]
+"""A request, its prompt, and its compiled constraint if it has one; without one, the grammar of the calls that the
+answer may have."""
 
 
 @dataclass(slots=True)
@@ -205,14 +210,17 @@ class Answering(Loop):
         self._end_finished()
 
     def _start(self, stream: Stream, number: int, job: Prepared, cancel: CancelFlag) -> None:
-        request, prompt, matcher = job
+        request, prompt, compiled = job
         tokens = prompt.tokens
         limit = request.max_tokens if request.max_tokens >= 0 else self.context.n_ctx
-        after = None
-        if request.constraint is not None and matcher is not None:
-            after = partial(self._loaded.grammars.constraint, *request.constraint, matcher=matcher)
         form = AnswerForm(self._prompts, self.model, request, prompt)
-        constraint = form.constraint(ends_of(request, self.model, len(tokens)), after, limit)
+        after: Callable[[int], Constraint] | None = None
+        inner: Constraint | None = ends_of(request, self.model, len(tokens))
+        if compiled is not None and request.constraint is not None:
+            after = partial(self._loaded.grammars.constraint, *request.constraint, matcher=compiled[2])
+        elif compiled is not None:
+            inner = form.with_calls(inner, partial(self._loaded.grammars.continued, *compiled))
+        constraint = form.constraint(inner, after, limit)
         sampler = Sampler(
             request.sampling,
             request.seed,

@@ -56,6 +56,7 @@ class AnswerOptions(TypedDict, total=False):
     lora: tuple[tuple[int | str, float], ...]
     reasoning_budget: int
     must_call: tuple[str, ...]
+    parallel_calls: bool
     raw_marks: bool
     infill: bool
     return_progress: bool

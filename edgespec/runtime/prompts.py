@@ -94,6 +94,16 @@ class Prompts:
             return replace(request, grammar=grammar)
         return replace(request, json_schema=bare_schema(tools))
 
+    def call_grammar(self, request: Request) -> str:
+        """Return the grammar of the calls of an answer that may have calls; "" if it may not, or if no grammar
+        describes them."""
+        if not request.messages or request.constraint is not None or request.reference:
+            return ""
+        if not (tools := all_tools(request)):
+            return ""
+        written = self.dialect(request)
+        return call_grammar(written.dialect, tools, written.marks, several=request.parallel_calls)
+
     def _remedy(self, n_needed: int) -> str:
         """Return what to do about a prompt that needs a context of `n_needed` tokens."""
         trained = self._model.n_ctx_train
@@ -245,9 +255,14 @@ def _completed(tokens: list[int]) -> Prompt:
     return Prompt(tokens, start=len(tokens))
 
 
+def all_tools(request: Request) -> Schemas:
+    """Return the parameters of the tools of a request, by their names."""
+    return tool_schemas(json.loads(request.template or "{}").get("tools") or ())
+
+
 def called_tools(request: Request) -> Schemas:
     """Return the parameters of the tools of which a request must call one, by their names."""
-    schemas = tool_schemas(json.loads(request.template or "{}").get("tools") or ())
+    schemas = all_tools(request)
     return {name: schemas[name] for name in request.must_call if name in schemas}
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mappi
 from contextlib import aclosing, closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Unpack
+from typing import Any, Literal, ParamSpec, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy
@@ -20,7 +20,7 @@ from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
 from edgespec.models.names.spec import own_settings
-from edgespec.runtime.answering import Answering, Prepared, attempted
+from edgespec.runtime.answering import Answering, Compiled, Prepared, attempted
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.backend import Backend
 from edgespec.runtime.fitting import about_model
@@ -39,9 +39,6 @@ from edgespec.runtime.prompts import Prompts, called_tools, request_notes
 from edgespec.runtime.stream import Answer
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
-
-if TYPE_CHECKING:
-    from llguidance import LLMatcher
 
 MOST_NOTES = 100
 LONG = 2**15  # characters of a prompt that other answers do not wait for
@@ -316,10 +313,10 @@ class Runtime(Backend):
 
         def checked() -> Prepared:
             asked = self.prompts.constrained(request)
-            matcher = self._compiled(asked, cancel)
+            compiled = self._compiled(asked, cancel) or self._compiled_calls(asked, cancel)
             for note in request_notes(asked):
                 self._note_request(note)
-            return asked, self.prompts.of(asked), matcher
+            return asked, self.prompts.of(asked), compiled
 
         return attempted(checked)
 
@@ -328,7 +325,7 @@ class Runtime(Backend):
         if isinstance(request, Inputs):
             return None
         if (
-            request.must_call
+            '"tools"' in request.template
             or self.grammars.must_compile(request)
             or self._loaded.breakers.must_search(request.sampling)
         ):
@@ -341,7 +338,7 @@ class Runtime(Backend):
         """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
         self._compiled(self.prompts.constrained(request), cancel)
 
-    def _compiled(self, request: Request, cancel: CancelFlag | None) -> LLMatcher | None:
+    def _compiled(self, request: Request, cancel: CancelFlag | None) -> Compiled | None:
         """Check the settings of a request, and return its compiled constraint if it has one. Raises UsageError."""
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
@@ -351,11 +348,21 @@ class Runtime(Backend):
         if request.constraint is None:
             return None
         try:
-            return self.grammars.matcher(*request.constraint, cancel)
+            return *request.constraint, self.grammars.matcher(*request.constraint, cancel)
         except UsageError:
             if request.must_call:  # the error of the schema alone names the tool and the place
                 self.grammars.matcher("json_schema", bare_schema(called_tools(request)), cancel)
             raise
+
+    def _compiled_calls(self, request: Request, cancel: CancelFlag | None) -> Compiled | None:
+        """Return the compiled grammar of the calls of an answer that need not have any; None if there is none."""
+        if not (grammar := self.prompts.call_grammar(request)):
+            return None
+        try:
+            return "grammar", grammar, self.grammars.matcher("grammar", grammar, cancel)
+        except UsageError as error:
+            self._note_request(f"calls need not fit the schemas of their tools: {error}")
+            return None
 
     def count(self, messages: Sequence[Message], template: str = "") -> int:
         """Return the number of prompt tokens of these messages, which may be more than the context holds."""

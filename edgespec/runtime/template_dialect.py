@@ -28,9 +28,12 @@ class TemplateDialect(AnswerStyle):
         return as_sent(messages, self.dialect)
 
     def begun(self, content: str, prompt: str) -> list[str]:
+        return self.parts(self.dialect.continued(prompt, content))
+
+    def parts(self, text: str) -> list[str]:
+        """Return a text in parts: every second one is a control token."""
         texts = sorted(self.marks.values(), key=len, reverse=True)
-        begun = self.dialect.continued(prompt, content)
-        return re.split(f"({'|'.join(map(re.escape, texts))})", begun) if texts else [begun]
+        return re.split(f"({'|'.join(map(re.escape, texts))})", text) if texts else [text]
 
     def before_reasoning(self, prompt: str) -> str | None:
         dialect = self.dialect

@@ -52,6 +52,11 @@ DIALECTS = {
     "harmony": HARMONY,
     "muse": MUSE,
     "functionary": FUNCTIONARY,
+    "bare": Dialect(calls=Calls("json", keys=("name", "parameters", ""))),
+    "with ids": Dialect(calls=Calls("named", call=("[C]", ""), id=("[ID]", "[ARGS]"), short_ids=True)),
+    "list": Dialect(calls=Calls("json", section=("[C]", ""), keys=("name", "arguments", "id"), short_ids=True)),
+    "python": LFM2,
+    "gemma": GEMMA_4,
 }
 
 
@@ -78,9 +83,62 @@ def test_what_a_grammar_allows_is_a_call(name: str, tool: str, llm: Runtime) -> 
         assert arguments == {"to": "Oslo"} if tool == "go" else arguments["unit"] in ("C", "F"), text
 
 
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "deep": {
+            "type": "object",
+            "properties": {
+                "of": {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 2},
+                "on": {"type": "boolean"},
+            },
+            "required": ["of"],
+            "additionalProperties": False,
+        },
+        "any": {"type": ["integer", "null"], "minimum": 0, "maximum": 99},
+        "on": {"type": "boolean"},
+    },
+    "required": ["deep", "on"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("name", ["tagged", "kimi k3", "python", "gemma", "harmony"])
+def test_nested_arguments_have_their_types(name: str, llm: Runtime) -> None:
+    dialect = DIALECTS[name]
+    grammar = call_grammar(dialect, {"f": NESTED}, {})
+    for seed in range(6):
+        text = str(llm.generate("x", grammar=grammar, seed=seed, max_tokens=900, temperature=1.5))
+        found = reader(dialect, {"f": NESTED}, opened="<|start|>assistant" if dialect is HARMONY else None)
+        calls = [part for part in [*found.push(text), *found.end()] if isinstance(part, ToolCall)]
+        assert len(calls) == 1, text
+        arguments = json.loads(calls[0].arguments)
+        assert {*arguments["deep"]["of"]} <= {"a", "b"}
+        assert (type(arguments["on"]), {"deep", "on"} <= {*arguments} <= {"deep", "any", "on"}) == (bool, True)
+
+
+@pytest.mark.native
+@pytest.mark.parametrize("name", ["kimi k2", "kimi k3", "solar", "list", "python"])
+def test_several_calls_between_the_marks_are_read(name: str, llm: Runtime) -> None:
+    dialect, tools = DIALECTS[name], {"go": TOOLS["go"]}
+    counts = set[int]()
+    for seed in range(6):
+        grammar = call_grammar(dialect, tools, {}, several=True)
+        text = str(llm.generate("x", grammar=grammar, seed=seed, max_tokens=2000, temperature=2.0))
+        found = reader(dialect, tools)
+        parts = [*found.push(text), *found.end()]
+        calls = [part for part in parts if isinstance(part, ToolCall)]
+        assert calls, text
+        assert {call.arguments for call in calls} == {'{"to": "Oslo"}'}, text
+        counts.add(len(calls))
+    assert max(counts) > 1
+
+
 def test_forms_without_a_grammar_have_a_schema() -> None:
-    for dialect in (GEMMA_4, LFM2, Dialect(calls=Calls("json"))):
-        assert not call_grammar(dialect, TOOLS, {})
+    unusual = {"f": {"type": "object", "properties": {"first name": {"type": "string"}}}}
+    assert not call_grammar(Dialect(calls=Calls("named")), TOOLS, {})
+    assert not any(call_grammar(dialect, unusual, {}) for dialect in (GEMMA_4, LFM2, Dialect(calls=TAGGED)))
     found = reader(GEMMA_4, TOOLS, is_forced=True)
     text = '{"name": "go", "arguments": {"to": "Oslo"}}'
     assert [part.name for part in [*found.push(text), *found.end()] if isinstance(part, ToolCall)] == ["go"]

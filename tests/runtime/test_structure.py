@@ -101,7 +101,7 @@ def test_a_call_that_is_required_follows_reasoning(llm: tuple[str, Runtime], see
     template = json.dumps({"tools": TOOLS})
     text, raw = answers(llm[1], asked(seed, must_call=("weather",), template=template))
     assert "weather" in text
-    assert '{"city": "Rome"}' in text or '{"city": "Oslo"}' in text, raw
+    assert "Rome" in text or "Oslo" in text, raw
 
 
 def test_an_answer_that_has_begun_is_continued(llm: tuple[str, Runtime]) -> None:

@@ -168,7 +168,6 @@ OF_TOOLS: dict[str, Any] = {
     "tools[0].function.name": "g",
     "tools[0].function.description": "d",
     "tools[0].function.parameters": {},
-    "tools[0].function.strict": True,
 }
 CUSTOM: dict[str, Any] = {"type": "custom", "custom": {"name": "g", "format": {"definition": "a"}}}
 OF_FORMATS: dict[str, Any] = {
@@ -396,7 +395,6 @@ FORMATS = {
             "tools[0].description": "d",
             "tools[0].input_schema": {},
             "tools[0].eager_input_streaming": True,
-            "tools[0].strict": True,
             "tool_choice.type": "any",
             "tool_choice.name": "f",
             "tool_choice.disable_parallel_tool_use": True,
@@ -442,7 +440,6 @@ FORMATS = {
             "tools[1].tools[0].name": "h",
             "tools[1].tools[0].description": "d",
             "tools[1].tools[0].parameters": SCHEMA,
-            "tools[1].tools[0].strict": True,
             **{f"tools[1].tools[0].{name}": value for name, value in OF_FORMATS.items()},
             "text.verbosity": "low",
             "include": ["message.output_text.logprobs"],
@@ -474,7 +471,6 @@ FORMATS = {
             "tools[0].name": "g",
             "tools[0].description": "d",
             "tools[0].parameters": {},
-            "tools[0].strict": True,
             "text": {"format": {"type": "json_object"}},
             "text.format": {"type": "json_object"},
             "text.format.type": "json_object",
@@ -588,10 +584,7 @@ WITH: dict[str, dict[str, Any]] = {
     **{path: {"tools[1]": CUSTOM} for path in OF_TOOLS if path.startswith("tools[1].custom")},
     **{f"tools[1].{name}": {"tools[1]": {"type": "custom", **CUSTOM["custom"]}} for name in OF_FORMATS},
     "tools[1].tools": {"tools[1]": GROUP},
-    **{
-        f"tools[1].tools[0].{name}": {"tools[1]": GROUP}
-        for name in ("type", "name", "description", "parameters", "strict")
-    },
+    **{f"tools[1].tools[0].{name}": {"tools[1]": GROUP} for name in ("type", "name", "description", "parameters")},
     **{
         f"tools[1].tools[0].{name}": {
             "tools[1]": {"type": "namespace", "tools": [{"type": "custom", **CUSTOM["custom"]}]}

@@ -67,8 +67,6 @@ def take_tools(fields: Fields) -> Tools:
     must = _must(choice, schemas)
     if choice == "none" or not functions:
         return Tools()
-    if not must and any(isinstance(tool.get("function"), dict) and tool["function"].get("strict") for tool in given):
-        fields.notes.append("strict tools have no effect: calls match their schemas if tool_choice demands a call")
     return Tools(tuple(functions), schemas, must, parallel)
 
 
@@ -187,7 +185,8 @@ def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any]) -> 
     given = dict(arguments)
     if tools.functions:
         given["tools"] = list(tools.functions)
-    return replace(request, template=json.dumps(given, ensure_ascii=False) if given else "", must_call=tools.must)
+    template = json.dumps(given, ensure_ascii=False) if given else ""
+    return replace(request, template=template, must_call=tools.must, parallel_calls=tools.parallel)
 
 
 def use_tools(call: Call, tools: Tools, model: Served, *, is_constrained: bool) -> None:
