@@ -11,7 +11,7 @@ from typing import Any, Literal
 from textual import containers, widgets
 from textual.content import Content
 from textual.events import Click
-from textual.geometry import Offset
+from textual.geometry import Offset, Size
 from textual.selection import Selection
 from textual.visual import VisualType
 from textual.widget import Widget
@@ -86,7 +86,8 @@ class Prose(Static):
 
 
 class ChangingList(widgets.OptionList):
-    """A list whose options may change before input for them arrives, which would end Textual 8.2.8.
+    """A list whose options may change before input for them arrives, or that has no column for them. Both would end
+    Textual 8.2.8.
 
     It is the second base of other classes, as `Plain`.
     """
@@ -94,6 +95,18 @@ class ChangingList(widgets.OptionList):
     async def _on_click(self, event: Click) -> None:
         if event.style.meta.get("option", -1) >= self.option_count:  # it has gone since it was drawn
             event.prevent_default()
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
+        return super().get_content_height(container, viewport, max(width, self._padding + 1))
+
+    def _update_lines(self) -> None:
+        if self.scrollable_content_region.width > self._padding + self._get_left_gutter_width():
+            super()._update_lines()
+
+    @property
+    def _padding(self) -> int:
+        """The columns beside an option."""
+        return self.get_component_styles("option-list--option").padding.width
 
     def _move_page(self, direction: Literal[-1, 1]) -> None:
         if self.scrollable_content_region:  # there are no lines of options that have no room on the screen

@@ -1027,6 +1027,21 @@ def test_the_palette_is_closed_with_a_dialog_above_it_and_only_once() -> None:
     on_new_screen(steps)
 
 
+def test_a_terminal_may_have_a_few_columns_only() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        opens = [lambda: app.push_screen(ChoiceScreen("above", "", [Choice("a", "a")])), app.action_command_palette]
+        for open_list in opens:
+            for columns in (*range(14, 0, -1), 80):
+                open_list()
+                await pilot.pause()
+                await pilot.resize_terminal(columns, 20)
+                await pilot.pause()
+                app.screen.dismiss()
+                await wait_until(pilot, lambda: not app.has_screen_above)
+
+    on_new_screen(steps)
+
+
 @pytest.mark.parametrize("at", ["the beginning", "the end"])
 def test_another_chat_cannot_be_opened_while_an_answer_begins_or_ends(at: str) -> None:
     """The answer would continue in one chat, and be saved in the other."""
