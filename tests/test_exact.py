@@ -58,17 +58,25 @@ def test_up_to_63_tokens_are_decoded_at_once_as_each_would_be_alone(target: Mode
     assert (widths.exact_to, widths.max_difference) == (63, 0.0)
 
 
+@pytest.fixture
+def stock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+    """The model with llama.cpp's own kernels."""
+    monkeypatch.setattr(kernels, "fast_bounds", lambda types: kernels.STOCK)
+    with Model(resolve("demo").path, use_extra_bufts=False) as model:
+        yield model
+
+
 @pytest.mark.long
-def test_llama_cpp_s_own_bounds_are_another_matter(target: Model) -> None:
-    with Context(target, n_ctx=768, max_outputs=63, flash_attention="on") as context:
+def test_llama_cpp_s_own_bounds_are_another_matter(stock: Model) -> None:
+    with Context(stock, n_ctx=768, max_outputs=63, flash_attention="on") as context:
         assert measure_widths(context, 600, 63).max_difference > 0
-    with Context(target, n_ctx=768, max_outputs=63, flash_attention="off") as context:
+    with Context(stock, n_ctx=768, max_outputs=63, flash_attention="off") as context:
         assert measure_widths(context, 600, 63).max_difference > 0
 
 
-def test_single_rows_of_llama_cpp_s_flash_attention_are_a_class_of_their_own(target: Model) -> None:
+def test_single_rows_of_llama_cpp_s_flash_attention_are_a_class_of_their_own(stock: Model) -> None:
     """From 512 cells on it divides the cells of a single row among the threads, so one depth is not enough."""
-    with Context(target, n_ctx=512, max_outputs=WIDEST, flash_attention="on", threads=2) as context:
+    with Context(stock, n_ctx=512, max_outputs=WIDEST, flash_attention="on", threads=2) as context:
         assert measure_classes(context, (192,)).ranges[0][1] > 1
         classes = measured_classes(context)
     assert classes is not None and classes.ranges[0] == (1, 1)

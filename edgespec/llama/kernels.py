@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,9 +18,9 @@ from llama_cpp._ggml import libggml
 
 from edgespec.core.exactness import WIDE
 from edgespec.llama.backends import variant_name
-from edgespec.llama.library import CPU_LIBRARY, api, build_flags, library_path, repacked_types
+from edgespec.llama.library import CPU_LIBRARY, api, build_flags, library_path
 
-ADDITIONS = 5
+ADDITIONS = 6
 """The version of scripts/llama in a build that has the bounds."""
 
 NEVER = 2**31 - 1
@@ -89,22 +91,61 @@ def use(bounds: Bounds) -> None:
         _bounds[0][:], _bounds[1].value = bounds[:-1], bounds[-1]
 
 
+def interleaves() -> bool:
+    """Return whether this build interleaves weights and has its own flash attention: then products with weights and
+    attention give a token the same bits in passes of every width."""
+    library = cpu_library()
+    return have_bounds() and bool(ctypes.c_int32.in_dll(library, "edgespec_interleaves").value)
+
+
+@contextmanager
+def llama_cpp_layouts() -> Iterator[None]:
+    """Load models in this block with all the layouts of llama.cpp, and none of this build, for comparisons."""
+    switch = ctypes.c_int32.in_dll(cpu_library(), "edgespec_interleaves")
+    before, switch.value = switch.value, 0
+    try:
+        yield
+    finally:
+        switch.value = before
+
+
 def repacking_helps(types: Iterable[str], *, exact: bool) -> bool:
     """Return whether weights of these types should be repacked where this build can.
 
-    Not if some of them then round rows of a pass differently from single rows although passes must be `exact`, and not
-    if they are K-quants on x86: for single tokens llama.cpp's kernels for repacked K-quants are up to a tenth faster,
-    but for prompts they are slower than its other ones, and for drafts slower than edgespec's. AMX keeps its layout in
-    any case: its kernels differ too, but prompts would lose most of their speed without them.
+    Always if it interleaves them. Otherwise not if some of them then round rows of a pass differently from single rows
+    although passes must be `exact`. AMX keeps its layout in any case: its kernels differ too, but prompts would lose
+    most of their speed without them.
     """
     flags = build_flags()
-    if "AMX_INT8 = 1" in flags:
+    if interleaves() or "AMX_INT8 = 1" in flags:
         return True
     repacked = repacked_types().intersection(types)
-    if have_bounds() and "AVX2 = 1" in flags and any(name.endswith("_K") for name in repacked):
-        return False
     alike = next((names for flag, names in _REPACKED_ALIKE.items() if f"{flag} = 1" in flags), "").split()
     return not exact or repacked.issubset(alike)
+
+
+def repacked_types() -> frozenset[str]:
+    """Weight types that this build may copy into another layout (`use_extra_bufts`).
+
+    After `kind_of` in scripts/llama/interleaved.cpp, which comes first, and `ggml_repack_get_optimal_repack_type` and
+    `qtype_has_amx_kernels` in ggml-cpu.
+    """
+    if interleaves():
+        return _INTERLEAVED
+    flags = set(re.findall(r"(\w+) = 1", build_flags()))
+    used = flags & _REPACKED.keys() if "REPACK" in flags else flags & {"AMX_INT8"}
+    return frozenset(name for flag in used for name in _REPACKED[flag].split())
+
+
+_OF_32 = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
+_OF_256 = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS")
+_INTERLEAVED = frozenset({"F16", "BF16", *_OF_32, *_OF_256})
+_REPACKED = {
+    "AVX2": "Q4_0 Q4_K IQ4_NL MXFP4",
+    "AVX512": "Q2_K",
+    "AMX_INT8": "Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K IQ4_XS",
+    "DOTPROD": "Q4_0 Q4_K Q5_K Q6_K Q8_0 IQ4_NL MXFP4",
+}
 
 
 def cpu_library() -> Any:

@@ -8,7 +8,6 @@ import functools
 import logging
 import os
 import platform
-import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -210,24 +209,6 @@ def gpu_backends() -> list[str]:
 def build_flags() -> str:
     """Return llama.cpp's own line of instruction sets and options, `AVX2 = 1 | ...`."""
     return str(api.llama_print_system_info().decode("utf-8", "replace"))
-
-
-def repacked_types() -> frozenset[str]:
-    """Weight types that this build may copy into another layout (`use_extra_bufts`).
-
-    After `ggml_repack_get_optimal_repack_type` and `qtype_has_amx_kernels` in ggml-cpu.
-    """
-    flags = set(re.findall(r"(\w+) = 1", build_flags()))
-    used = flags & _REPACKED.keys() if "REPACK" in flags else flags & {"AMX_INT8"}
-    return frozenset(name for flag in used for name in _REPACKED[flag].split())
-
-
-_REPACKED = {
-    "AVX2": "Q4_0 Q4_K IQ4_NL MXFP4",
-    "AVX512": "Q2_K",
-    "AMX_INT8": "Q4_0 Q4_1 Q8_0 Q4_K Q5_K Q6_K IQ4_XS",
-    "DOTPROD": "Q4_0 Q4_K Q5_K Q6_K Q8_0 IQ4_NL MXFP4",
-}
 
 
 def library_path() -> Path:

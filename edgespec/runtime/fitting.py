@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from edgespec.errors import OutOfMemoryError
-from edgespec.llama.kernels import have_bounds, repacking_helps
-from edgespec.llama.library import available_memory_bytes, gpus, repacked_types, supports_gpu, total_memory_bytes
+from edgespec.llama.kernels import have_bounds, interleaves, repacked_types, repacking_helps
+from edgespec.llama.library import available_memory_bytes, gpus, supports_gpu, total_memory_bytes
 from edgespec.llama.model import Model, described
 from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.llama.workers import RemoteDevice
@@ -267,4 +267,5 @@ def _with_gpus(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> tu
 def _repacked(plan: Plan) -> Plan:
     """Return the plan with the types of weights that this build repacks. With layers on a GPU it repacks none."""
     types = repacked_types() if not plan.gpu_layers and repacks(plan) else frozenset[str]()
-    return replace(plan, repacked=types, draft=_repacked(plan.draft) if plan.draft else None)
+    draft = _repacked(plan.draft) if plan.draft else None
+    return replace(plan, repacked=types, interleaves=bool(types) and interleaves(), draft=draft)

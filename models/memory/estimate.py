@@ -36,6 +36,7 @@ class Plan:
         n_cpu_moe: The number of layers, from the first one on, whose experts stay in main memory.
         split: The number of layers on each device of a worker, which the estimate treats as GPUs.
         repacked: The weight types that the build repacks.
+        interleaves: It interleaves them, which includes the embeddings.
         mtp: True if the MTP block is loaded, which has a separate context (`of_block`).
         features: The number of floats that a draft head reads of a token.
         projector: The size in bytes of the projector's file, which reads images.
@@ -62,6 +63,7 @@ class Plan:
     n_cpu_moe: int = 0
     split: tuple[int, ...] = ()
     repacked: frozenset[str] = frozenset()
+    interleaves: bool = False
     draft: Plan | None = None
     mtp: bool = False
     features: int = 0
@@ -87,7 +89,7 @@ class Plan:
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, except the model."""
-        placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked")
+        placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "interleaves")
         others = ("header", *placed, "draft", "mtp", "features", "projector", "adapters")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
@@ -241,15 +243,17 @@ def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
         layer = _layer(name, output_layer)
         if first_unused <= layer < output_layer:
             continue
-        total += tensor.size_bytes
+        is_repacked = _is_repacked(tensor, plan) and (layer >= 0 or (plan.interleaves and name == "token_embd.weight"))
+        size = int(tensor.size_bytes * (_LARGER.get(tensor.type, 1) if is_repacked and plan.interleaves else 1))
+        total += size
         is_kept = (layer == output_layer and any(plan.split)) or (layer < plan.n_cpu_moe and _EXPERTS.search(name))
         if layer >= first_on_gpu and not is_kept:
             on_gpu += tensor.size_bytes
             continue
         if layer >= 0:
-            largest = max(largest, tensor.size_bytes)
-        if layer < 0 or not _is_repacked(tensor, plan.repacked):
-            mapped += tensor.size_bytes
+            largest = max(largest, size)
+        if not is_repacked:
+            mapped += size
     for name, tensor in (pair for adapter in plan.adapters for pair in adapter.tensors.items()):
         total += tensor.size_bytes
         on_gpu += tensor.size_bytes if _layer(name, output_layer) >= first_on_gpu else 0
@@ -258,13 +262,18 @@ def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
         # The embedding stays mapped for look-ups. If it is the output, too, it is copied to a GPU, or repacked.
         if first_on_gpu <= output_layer and not any(plan.split):
             total, on_gpu = total + embedding.size_bytes, on_gpu + embedding.size_bytes
-        elif _is_repacked(embedding, plan.repacked):
+        elif _is_repacked(embedding, plan) and not plan.interleaves:
             mapped -= embedding.size_bytes
     return total, on_gpu, mapped, largest
 
 
-def _is_repacked(tensor: TensorInfo, types: frozenset[str]) -> bool:
-    return tensor.type in types and len(tensor.shape) > 1 and tensor.shape[1] % 8 == 0
+_LARGER = {"Q3_K": 114 / 110, "Q4_K": 148 / 144, "Q5_K": 180 / 176, "IQ4_XS": 138 / 136}
+"""How much larger interleaved weights are: some scales of six bits take eight."""
+
+
+def _is_repacked(tensor: TensorInfo, plan: Plan) -> bool:
+    is_matrix = tensor.type in plan.repacked and len(tensor.shape) > 1
+    return is_matrix and (plan.interleaves or tensor.shape[1] % 8 == 0)
 
 
 def _layer(name: str, output_layer: int) -> int:

@@ -163,15 +163,17 @@ def wanted_attention(
 ) -> Attention:
     """Return when a context uses flash attention, regardless of memory.
 
-    Without flash attention, single tokens and drafts cost less (docs/performance.md). With it, prompts and sliding
-    windows cost less, and cells of other branches are skipped, so that a branch has the same sums as a chain. Quantised
-    values need it. This is a rule and not a measurement: a measurement with another result the next time would change
-    texts.
+    Where flash attention gives a token the same bits in every pass, it is always used. Elsewhere, single tokens and
+    drafts cost less without it, but prompts and sliding windows more; with it, cells of other branches are skipped, so
+    that a branch has the same sums as a chain. Quantised values need it. This is a rule and not a measurement: a
+    measurement with another result the next time would change texts.
     """
+    from edgespec.llama.kernels import interleaves
+
     if settings.flash_attention != "auto" or not exact:
         return settings.flash_attention
     is_quantised, has_trees = CACHE_TYPES[cache_type_v].block > 1, settings.spec_tree > 1
-    if is_quantised or has_trees or header.number("attention.sliding_window"):
+    if interleaves() or is_quantised or has_trees or header.number("attention.sliding_window"):
         return "on"
     return "wide" if cache_type_k == cache_type_v == "f16" else "off"
 

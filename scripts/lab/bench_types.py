@@ -18,7 +18,6 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from unittest.mock import patch
 
 from edgespec.bench.measure import machine
 from edgespec.llama import kernels
@@ -75,8 +74,7 @@ def measured(
                 str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=max(depth, PROMPT) + 64, threads=threads,
                 exact=name == "exact", store=False, gpu_layers=0,
             )  # fmt: skip
-            always = patch("edgespec.runtime.fitting.repacking_helps", lambda types, *, exact: True)
-            with always if name == "llama.cpp" else nullcontext():
+            with kernels.llama_cpp_layouts() if name == "llama.cpp" else nullcontext():
                 contexts[name] = stack.enter_context(Runtime(settings)).context
         contexts["llama.cpp"].bounds = kernels.STOCK
         for turn in range(repeat + 1):

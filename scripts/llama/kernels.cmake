@@ -69,7 +69,8 @@ endfunction()
 
 function(edgespec_bound_kernels)
     set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
-    set(added ${EDGESPEC_KERNELS}/kernels.c ${EDGESPEC_KERNELS}/waiting.c)
+    set(added ${EDGESPEC_KERNELS}/kernels.c ${EDGESPEC_KERNELS}/waiting.c ${EDGESPEC_KERNELS}/interleaved.cpp
+        ${EDGESPEC_KERNELS}/attention.cpp)
     set(libraries $<$<BOOL:${WIN32}>:synchronization>)
     if(TARGET ggml-cpu)
         target_sources(ggml-cpu PRIVATE ${added})
@@ -130,6 +131,28 @@ function(edgespec_bound_kernels)
         ggml_thread_cpu_relax();
     }
 " "    edgespec_await_change((void *) &tp->n_barrier_passed, n_passed);
+")
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "cur += MAX(prefill, decode);"
+        "cur += MAX(MAX(prefill, decode), edgespec_attention_size(node, n_tasks));")
+    edgespec_replace(${cpu}/ops.cpp 1 "        ggml_tensor * dst) {
+    switch (dst->op_params[3]) {
+        case GGML_PREC_DEFAULT:
+        case GGML_PREC_F32:
+            {
+                // uses F32 accumulators" "        ggml_tensor * dst) {
+    if (edgespec_attention(params, dst)) {
+        return;
+    }
+    switch (dst->op_params[3]) {
+        case GGML_PREC_DEFAULT:
+        case GGML_PREC_F32:
+            {
+                // uses F32 accumulators")
+    edgespec_replace(${cpu}/ggml-cpu.cpp 1 "        std::vector<ggml_backend_buffer_type_t> bufts;
+" "        std::vector<ggml_backend_buffer_type_t> bufts;
+        if (edgespec_interleaved_buffer_type()) {
+            bufts.push_back(edgespec_interleaved_buffer_type());
+        }
 ")
     edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
         "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")

@@ -32,8 +32,8 @@ enum {
     EDGESPEC_BOUNDS
 };
 
-/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.5). edgespec uses no other one. */
-enum { EDGESPEC_VERSION = 5 };
+/* The version of these additions, in the version of the wheels too (0.3.36+edgespec.6). edgespec uses no other one. */
+enum { EDGESPEC_VERSION = 6 };
 extern EDGESPEC_EXPORT const int32_t edgespec_version;
 
 extern EDGESPEC_EXPORT int32_t edgespec_kernel_bounds[EDGESPEC_BOUNDS];
@@ -96,6 +96,24 @@ EDGESPEC_EXPORT void edgespec_wake(void * word);
 /* posix_memalign, for large buffers in huge pages where Linux has them: a pass reads all weights, and looking up where
    each of many small pages lies takes 5 to 8 % of it. */
 int edgespec_memalign(void ** memory, size_t alignment, size_t size);
+
+/* Computes flash attention (attention.cpp), whose bits do not depend on the width of a pass. Returns false if ggml
+   computes it. The size is that of its work memory. */
+struct ggml_compute_params;
+bool edgespec_attention(const struct ggml_compute_params * params, struct ggml_tensor * op);
+size_t edgespec_attention_size(const struct ggml_tensor * op, int threads);
+
+/* The buffer type of interleaved weights (interleaved.cpp), or null on processors without kernels for them. */
+struct ggml_backend_buffer_type;
+struct ggml_backend_buffer_type * edgespec_interleaved_buffer_type(void);
+
+/* 1 if weights are interleaved. A program that sets it to 0 loads models with the layouts of llama.cpp. */
+extern EDGESPEC_EXPORT int32_t edgespec_interleaves;
+
+/* Multiplies `rows` of weights, as ggml stores them, by columns of k activations, as passes do: y[j][i] is row i with
+   column j. For tests. */
+EDGESPEC_EXPORT void edgespec_multiply(int type, int64_t k, int64_t rows, const void * weights, int64_t columns,
+                                       const float * x, float * y);
 
 #ifdef __cplusplus
 }

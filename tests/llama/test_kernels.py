@@ -218,30 +218,18 @@ def test_what_the_kernels_do_not_do_is_left_to_ggml(cpu: Any, name: str, k: int)
 def test_weights_are_repacked_only_where_several_rows_get_the_bits_of_single_ones(
     monkeypatch: pytest.MonkeyPatch, flags: str, alike: set[str]
 ) -> None:
-    for module in ("kernels", "library"):
-        monkeypatch.setattr(f"edgespec.llama.{module}.build_flags", lambda: f"CPU : {flags} | REPACK = 1 | ")
+    monkeypatch.setattr(kernels, "build_flags", lambda: f"CPU : {flags} | REPACK = 1 | ")
+    monkeypatch.setattr(kernels, "interleaves", lambda: False)
     types = ("Q4_0", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "MXFP4")
     assert {name for name in types if kernels.repacking_helps([name], exact=True)} == alike
     assert kernels.repacking_helps(types, exact=True) == (len(alike) == len(types))
     assert kernels.repacking_helps(["F16", "Q4_1"], exact=True)
 
 
-@pytest.mark.parametrize(
-    ("flags", "slow"),
-    [
-        ("AVX2 = 1 | AVX512 = 1", {"Q4_K", "Q2_K"}),
-        ("NEON = 1 | DOTPROD = 1", set[str]()),
-        ("AVX2 = 1 | AVX512 = 1 | AMX_INT8 = 1", set[str]()),
-    ],
-)
-def test_k_quants_are_not_repacked_on_x86(monkeypatch: pytest.MonkeyPatch, flags: str, slow: set[str]) -> None:
-    for module in ("kernels", "library"):
-        monkeypatch.setattr(f"edgespec.llama.{module}.build_flags", lambda: f"CPU : {flags} | REPACK = 1 | ")
-    monkeypatch.setattr(kernels, "have_bounds", lambda: True)
-    types = ("Q4_0", "IQ4_NL", "Q2_K", "Q4_K", "Q6_K")
-    assert {name for name in types if not kernels.repacking_helps([name], exact=False)} == slow
-    monkeypatch.setattr(kernels, "have_bounds", lambda: False)
-    assert kernels.repacking_helps(types, exact=False)
+def test_weights_are_always_interleaved_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "interleaves", lambda: True)
+    assert kernels.repacking_helps(["Q4_K", "IQ3_S"], exact=True)
+    assert {"F16", "Q4_K", "MXFP4"} < kernels.repacked_types()
 
 
 @pytest.mark.parametrize("options", [{}, {"sequences": 2, "streams": True}, {"threads": 3}], ids=str)
