@@ -76,7 +76,15 @@ struct block_of_cells {
         }
     }
 
-    static int lowest(uint32_t bits) { return __builtin_ctz(bits); }
+    static int lowest(uint32_t bits) {
+#ifdef _MSC_VER
+        unsigned long found;
+        _BitScanForward(&found, bits);
+        return (int) found;
+#else
+        return __builtin_ctz(bits);
+#endif
+    }
 
     /* A bit for each of up to 16 cells, which is set if the cell is not masked with minus infinity. */
     static uint32_t visible(const ggml_fp16_t * mask, int most) {
@@ -135,6 +143,7 @@ struct attention {
         return has_few() ? q->ne[3] * queries * heads * chunks * partial() * sizeof(float) + 64 : 0;
     }
 
+    int64_t kv(int64_t batch) const { return batch * k->ne[3] / q->ne[3]; } /* of keys, which batches may share */
     float slope(int64_t head) const {
         return bias <= 0 ? 1 : head < log2 ? powf(m0, head + 1) : powf(m1, 2 * (head - log2) + 1);
     }
@@ -181,13 +190,13 @@ void prefetch_after(const ggml_tensor * from, int64_t head, int64_t batch, int64
 /* The scores of ROWS keys with a query. */
 static inline F scores(const float * query, const float * keys, int64_t width) {
     F sums[ROWS];
-#pragma GCC unroll 16
+    UNROLLED
     for (int i = 0; i < ROWS; i++) {
         sums[i] = mul(load_floats(query), load_floats(keys + i * width));
     }
     for (int64_t at = ROWS; at < width; at += ROWS) {
         const F x = load_floats(query + at);
-#pragma GCC unroll 16
+        UNROLLED
         for (int i = 0; i < ROWS; i++) {
             sums[i] = fma(x, load_floats(keys + i * width + at), sums[i]);
         }
@@ -210,14 +219,14 @@ void add_values(const float * values, int64_t width, int64_t n, const float * co
             for (int64_t cell = 0; cell < n; cell++) {
                 const float * of = values + cell * width + first;
                 F x[SLICE];
-#pragma GCC unroll 4
+                UNROLLED
                 for (int i = 0; i < SLICE; i++) {
                     x[i] = load_floats(of + i * ROWS);
                 }
-#pragma GCC unroll 4
+                UNROLLED
                 for (int j = 0; j < N; j++) {
                     const F weight = floats(weights[j][cell]);
-#pragma GCC unroll 4
+                    UNROLLED
                     for (int i = 0; i < SLICE; i++) {
                         sums[j][i] = fma(weight, x[i], sums[j][i]);
                     }
@@ -369,12 +378,12 @@ void compute_chunk(const attention & of, const tile_memory & m, int64_t batch, i
             if (!m.converted->begins_with(cells)) {
                 flush();
                 const int64_t known = cells.begins_with(*m.converted) ? m.converted->n : 0, more = cells.n - known;
-                convert(of.k, kv_head, batch, cells.of + known, more, of.width, m.keys + known * of.width);
-                convert(of.v, kv_head, batch, cells.of + known, more, value, m.values + known * value);
+                convert(of.k, kv_head, of.kv(batch), cells.of + known, more, of.width, m.keys + known * of.width);
+                convert(of.v, kv_head, of.kv(batch), cells.of + known, more, value, m.values + known * value);
                 std::fill(m.keys + cells.n * of.width, m.keys + GGML_PAD(cells.n, ROWS) * of.width, 0.0f);
                 *m.converted = cells;
-                prefetch_after(of.k, kv_head, batch, cells.next, of.cells);
-                prefetch_after(of.v, kv_head, batch, cells.next, of.cells);
+                prefetch_after(of.k, kv_head, of.kv(batch), cells.next, of.cells);
+                prefetch_after(of.v, kv_head, of.kv(batch), cells.next, of.cells);
             }
             float *sum = m.sums + row * part, *s = m.scores + row * BLOCK;
             const float before = sum[value + 1];
@@ -484,7 +493,9 @@ size_t edgespec_attention_size(const struct ggml_tensor * op, int threads) {
 }
 
 bool edgespec_attention(const struct ggml_compute_params * params, struct ggml_tensor * op) {
-    if (!edgespec_kernel_bounds[EDGESPEC_OWN] || op->src[0]->type != GGML_TYPE_F32) {
+    const struct ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2];
+    const bool are_pairs = k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
+    if (!edgespec_kernel_bounds[EDGESPEC_OWN] || q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) || !are_pairs) {
         return false;
     }
     edgespec::compute(params, edgespec::attention(op));

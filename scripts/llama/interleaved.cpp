@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -367,7 +368,11 @@ void interleave_all(const kind & of, const ggml_tensor * weights, const void * d
     const int64_t most = (int64_t) size * all / PARALLEL, cores = std::thread::hardware_concurrency();
     std::vector<std::thread> others;
     for (int64_t i = 1; i < std::min<int64_t>(std::min(most, cores), 16); i++) {
-        others.emplace_back(work);
+        try {
+            others.emplace_back(work);
+        } catch (const std::system_error &) { /* no more threads */
+            break;
+        }
     }
     work();
     for (auto & other : others) {

@@ -250,8 +250,8 @@ struct mxfp4 : packing<4, 0, 1, 1, false, true> {
 
 enum { AHEAD = 4096 }; /* bytes between a read and its prefetch: processors wait for weights, since each is read once */
 
-#define EACH_COLUMN _Pragma("GCC unroll 8") for (int j = 0; j < N; j++)
-#define EACH_VECTOR _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++)
+#define EACH_COLUMN UNROLLED for (int j = 0; j < N; j++)
+#define EACH_VECTOR UNROLLED for (int i = 0; i < 8; i++)
 
 /* Multiplies a group of rows by N columns, which are `rounded`; c[j] are the ROWS results of a column. `is_new`: the
    group was not read just before. */
@@ -268,7 +268,7 @@ static inline void multiply(const uint8_t * w, int64_t blocks, bool is_new, cons
     int64_t at = 0;
     for (int64_t block = 0; block < blocks; block += T::BLOCKS, w += T::HEAD + T::BLOCKS * T::STEP) {
         const typename T::head head = T::read(w);
-#pragma GCC unroll 1
+        ROLLED
         for (int sub = 0; sub < T::BLOCKS; sub++, at += sizeof(rounded)) {
             unpacked x;
             for (int i = 0; is_new && i < T::STEP + T::HEAD / T::BLOCKS; i += 64) {

@@ -1,5 +1,18 @@
 /* Vectors of AVX-512 or AVX2, one row of weights in each lane of 32 bits; included by interleaved.h. */
 
+/* Before loops with a constant number of turns, whose variables are to stay in registers, and before those of which one
+   turn is long. */
+#if defined(__clang__)
+#define UNROLLED _Pragma("unroll")
+#define ROLLED _Pragma("nounroll")
+#elif defined(__GNUC__)
+#define UNROLLED _Pragma("GCC unroll 16")
+#define ROLLED _Pragma("GCC unroll 1")
+#else
+#define UNROLLED
+#define ROLLED
+#endif
+
 static inline void prefetch(const void * p) { _mm_prefetch((const char *) p, _MM_HINT_T0); }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
