@@ -24,6 +24,7 @@ _TOOL_NAMES = {"python": re.compile(r"[\w.\-]+")}
 _TYPES = ("array", "boolean", "null", "number", "object")
 _WORDS = {"boolean", "integer", "null", "number"}  # types whose values are the same in all notations
 _VARIED = re.compile(r'(?<=index=")1(?=")|(?<=type=")string(?=")|(?<=string=")true(?=")')
+_LAYOUT: Any = {**JSON_LAYOUT, "item_separator": ", ?", "key_separator": ": ?"}  # many models write no blanks
 _HEAD = "%llguidance {}"
 _BLANKS = 'ws: | "\\n" | " "'
 _GEMMA = [
@@ -42,7 +43,7 @@ def call_grammar(dialect: Dialect, schemas: Schemas, tokens: Mapping[int, str], 
     calls = dialect.calls
     if calls is None or not (_is_marked(dialect, calls) or calls.form == "json"):
         return ""
-    if not all(_is_written(calls, name, schema) for name, schema in schemas.items()):
+    if not all(isinstance(schema, dict) and _is_written(calls, name, schema) for name, schema in schemas.items()):
         return ""
     return _Writer(tokens).grammar(dialect, calls, schemas, several=several)
 
@@ -58,6 +59,10 @@ def _is_written(calls: Calls, name: str, schema: Any) -> bool:
     properties, required = schema.get("properties", {}), schema.get("required", [])
     if not isinstance(properties, dict) or not isinstance(required, list):
         return False  # no JSON Schema; errors say so
+    more = schema.get("additionalProperties", "properties" not in schema and bool(schema))
+    is_open = more is not False or any(keyword in schema for keyword in ("$ref", "anyOf", "oneOf", "allOf"))
+    if is_open or not {*required} <= {*properties}:
+        return False  # it takes arguments without a known name
     is_named = calls.form not in _TOOL_NAMES or _TOOL_NAMES[calls.form].fullmatch(name)
     return bool(is_named) and all(_NAMES[calls.form].fullmatch(each) for each in properties)
 
@@ -150,9 +155,12 @@ class _Writer:
         ]
         begin += [self._text(line)]
         end = line + calls.value[1].replace("{name}", key)
-        if not is_text(schema, whole):
+        listed = listed_values(schema, whole)
+        if kinds == {"boolean"} and not listed:
+            value = ['("true" | "false" | "True" | "False")', self._text(end)]
+        elif not is_text(schema, whole) and (listed or (kinds and "string" not in kinds)):
             value = [_json(_within(schema, whole)), self._text(end)]
-        elif texts := [value for value in listed_values(schema, whole) if isinstance(value, str)]:
+        elif texts := [value for value in listed if isinstance(value, str)]:
             value = [f"({' | '.join(map(self._text, texts))})", self._text(end)]
         else:
             value = [self._free(end, schema.get("maxLength"), excludes_line=calls.has_lines and not line)]
@@ -182,9 +190,13 @@ class _Writer:
         return " ".join(filter(None, [_quoted(f"{name}("), self._members(members, schema, ", "), _quoted(")")]))
 
     def _python_value(self, schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
-        if kinds_of(schema, whole) == {"boolean"} and not listed_values(schema, whole):
-            return '("True" | "False")'
-        return _json(_within(schema, whole))
+        kinds, plain = kinds_of(schema, whole), _json(_within(schema, whole))
+        if listed_values(schema, whole) or (kinds and not kinds & {"boolean", "null"}):
+            return plain
+        words = ['"True" | "False"'] if not kinds or "boolean" in kinds else []
+        words += ['"None"'] if not kinds or "null" in kinds else []
+        words += [plain] if kinds - {"boolean"} or not kinds else []
+        return f"({' | '.join(words)})"
 
     def _gemma(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
         """Return a call in the notation of Gemma 4, which has the names in the order of the alphabet."""
@@ -193,7 +205,7 @@ class _Writer:
     def _gemma_object(self, schema: Mapping[str, Any], whole: Mapping[str, Any], depth: int) -> str:
         members = {
             key: f"{_quoted(f'{key}:')} {self._gemma_value(part if isinstance(part, dict) else {}, whole, depth + 1)}"
-            for key, part in sorted((schema.get("properties") or {}).items())
+            for key, part in sorted((schema.get("properties") or {}).items(), key=lambda item: item[0].lower())
         }
         return " ".join(filter(None, ['"{"', self._members(members, schema, ","), '"}"']))
 
@@ -297,11 +309,11 @@ def _escaped(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else ""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else ""
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return f"%json {json.dumps({**schema, 'x-guidance': JSON_LAYOUT}, ensure_ascii=False)}"
+    return f"%json {json.dumps({**schema, 'x-guidance': _LAYOUT}, ensure_ascii=False)}"
 
 
 def _step(name: str) -> str:

@@ -53,6 +53,7 @@ class Tokens(Protocol):
     def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]: ...
     def token_bytes(self, token: int, *, special: bool = False) -> bytes: ...
     def is_control(self, token: int) -> bool: ...
+    def is_special(self, token: int) -> bool: ...
 
 
 def dialect_with(tokens: Tokens, template: str) -> Dialect:
@@ -67,5 +68,19 @@ def dialect_with(tokens: Tokens, template: str) -> Dialect:
 def mark_texts(dialect: Dialect, tokens: Tokens) -> dict[int, str]:
     """Return the texts of the control tokens in the marks of a dialect, by their ids. An answer has no text for them
     otherwise."""
+    return {id: text for id, text in _texts(dialect, tokens).items() if tokens.is_control(id)}
+
+
+def special_texts(dialect: Dialect, tokens: Tokens) -> dict[int, str]:
+    """Return the texts of the tokens in the marks of a dialect that are no text for llguidance, by their ids: control
+    tokens, and added ones such as `<tool_call>`."""
+    return {
+        id: text
+        for id, text in _texts(dialect, tokens).items()
+        if tokens.is_control(id) or (tokens.is_special(id) and text.startswith("<") and text.endswith(">"))
+    }
+
+
+def _texts(dialect: Dialect, tokens: Tokens) -> dict[int, str]:
     ids = {id for mark in dialect.marks for id in tokens.tokenize(mark, parse_special=True)}
-    return {id: tokens.token_bytes(id, special=True).decode("utf-8", "replace") for id in ids if tokens.is_control(id)}
+    return {id: tokens.token_bytes(id, special=True).decode("utf-8", "replace") for id in sorted(ids)}

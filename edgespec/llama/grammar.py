@@ -110,13 +110,13 @@ class Grammars(Closable):
         return GrammarConstraint(self, (matcher or self.matcher(kind, text)).deep_copy(), kind, text, start)
 
     def continued(
-        self, kind: Constraint, text: str, matcher: LLMatcher, begun: Sequence[str], start: int
+        self, kind: Constraint, text: str, matcher: LLMatcher, begun: Sequence[str | int], start: int
     ) -> GrammarConstraint | None:
         """Return a constraint of what follows a text, for the tokens of a sequence from `start` on; None if no answer
-        begins with this text. It has parts, every second of which is a control token."""
+        begins with this text. Special tokens in it are given as ids."""
         copy = matcher.deep_copy()
-        for place, part in enumerate(begun):
-            ids = [self._special[part]] if place % 2 else self._llguidance.greedy_tokenize(part)
+        for part in begun:
+            ids = [part] if isinstance(part, int) else self._llguidance.greedy_tokenize(part)
             if copy.try_consume_tokens(ids) < len(ids):
                 return None
         return GrammarConstraint(self, copy, kind, text, start)

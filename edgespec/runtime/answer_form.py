@@ -43,22 +43,22 @@ class AnswerForm:
         return after(start) if after is not None else inner
 
     def with_calls(
-        self, inner: Constraint | None, begun: Callable[[list[str], int], GrammarConstraint | None]
+        self, inner: Constraint | None, begun: Callable[[list[str | int], int], GrammarConstraint | None]
     ) -> BegunCalls:
         """Return the constraint of an answer that may call tools. `begun` returns the constraint of a call, given its
-        beginning in parts, every second of which is a control token, and the position after it."""
+        beginning in pieces, of which special tokens are ids, and the position after it."""
         dialect, request, ends = self._written.dialect, self._request, self._model.end_tokens
         follow = list[list[int]]()
         if dialect.messages is not None:
             marks = (self._model.tokenize(mark, parse_special=True) for mark in dialect.messages.ends)
             follow = [*([id] for id in ends), *marks]
         return BegunCalls(
-            CallStarts(dialect, all_tools(request)),
+            CallStarts(dialect, all_tools(request), self._written.specials.values()),
             self._prompt.start,
             (self._opened or "") if dialect.messages is not None else "",
             self._model.n_vocab,
             partial(self._model.token_bytes, special=True),
-            lambda text, start: begun(self._written.parts(text), start),
+            lambda text, start: begun(self._written.pieces(text), start),
             follow=follow,
             ends=() if request.parallel_calls else ends,
             inner=inner,

@@ -90,7 +90,7 @@ class Prompts:
             raise UsageError(
                 f"there is no tool {', '.join(request.must_call)}", hint="name one of the template's tools"
             )
-        if grammar := call_grammar(written.dialect, tools, written.marks):
+        if grammar := call_grammar(written.dialect, tools, written.specials):
             return replace(request, grammar=grammar)
         return replace(request, json_schema=bare_schema(tools))
 
@@ -102,7 +102,7 @@ class Prompts:
         if not (tools := all_tools(request)):
             return ""
         written = self.dialect(request)
-        return call_grammar(written.dialect, tools, written.marks, several=request.parallel_calls)
+        return call_grammar(written.dialect, tools, written.specials, several=request.parallel_calls)
 
     def _remedy(self, n_needed: int) -> str:
         """Return what to do about a prompt that needs a context of `n_needed` tokens."""

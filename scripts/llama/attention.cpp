@@ -30,6 +30,7 @@ namespace {
 constexpr int64_t BLOCK = 64; /* cells */
 constexpr int64_t BLOCKS = 8; /* of a chunk */
 constexpr int64_t FEW = 16; /* queries whose cells are shared out among the threads */
+constexpr size_t MOST_BYTES = 64 << 20; /* of the sums of their chunks */
 constexpr int64_t TILE = 32; /* rows that use the same converted block */
 constexpr int TOGETHER = 4; /* rows whose values are added up at once */
 constexpr int64_t SLICE = 4; /* vectors of a value that are added up at once */
@@ -69,11 +70,32 @@ struct block_of_cells {
         is_range = n > 0 && of[n - 1] - of[0] == n - 1;
     }
 
-    /* Passes over so many of them, to a later chunk. */
-    void pass(const ggml_fp16_t * mask, int64_t cells, int64_t blocks) {
-        for (; blocks > 0 && (next == 0 || n > 0); blocks--) {
-            find(mask, cells);
+    /* Goes to the block with this number. */
+    void go_to(const ggml_fp16_t * mask, int64_t cells, int64_t block) {
+        int64_t left = block * BLOCK; /* cells that are seen */
+        next = mask ? 0 : std::min(cells, left);
+        while (mask && left > 0 && next < cells) {
+            const int most = (int) std::min<int64_t>(16, cells - next);
+            uint32_t seen = visible(mask + next, most);
+            const int64_t n_seen = popcount(seen);
+            if (n_seen <= left) {
+                left -= n_seen;
+                next += most;
+            } else {
+                for (; left > 0; left--) {
+                    seen &= seen - 1;
+                }
+                next += lowest(seen);
+            }
         }
+    }
+
+    static int popcount(uint32_t bits) {
+        int n = 0;
+        for (; bits; bits &= bits - 1) {
+            n++;
+        }
+        return n;
     }
 
     static int lowest(uint32_t bits) {
@@ -130,7 +152,9 @@ struct attention {
         m1 = powf(2, -bias / 2 / log2);
     }
 
-    bool has_few() const { return queries <= FEW; }
+    bool shares_masks() const { return !mask || mask->ne[2] == 1; }
+    bool has_few() const { return queries <= FEW && sizeof_parts() <= MOST_BYTES; }
+    size_t sizeof_parts() const { return q->ne[3] * queries * heads * chunks * partial() * sizeof(float); }
     int64_t tiles() const { return (queries + tile - 1) / tile; }
     int64_t rows() const { return tile * per; }
     /* The numbers of a part: the sums of values, of exponentials, and their reference. */
@@ -139,9 +163,7 @@ struct attention {
         const int64_t numbers = BLOCK * (width + value) + rows() * (width + BLOCK + 2 * partial() + ROWS);
         return GGML_PAD(numbers * sizeof(float) + (rows() + 1) * sizeof(block_of_cells), 64) + 64;
     }
-    size_t shared() const {
-        return has_few() ? q->ne[3] * queries * heads * chunks * partial() * sizeof(float) + 64 : 0;
-    }
+    size_t shared() const { return has_few() ? sizeof_parts() + 64 : 0; }
 
     int64_t kv(int64_t batch) const { return batch * k->ne[3] / q->ne[3]; } /* of keys, which batches may share */
     float slope(int64_t head) const {
@@ -270,7 +292,7 @@ void merge(float * sums, const float * chunk, int64_t value) {
     for (int64_t i = 0; i < value; i += ROWS) {
         store(sums + i, fma(load_floats(chunk + i), floats(b), mul(load_floats(sums + i), floats(a))));
     }
-    sums[value] = sums[value] * a + chunk[value] * b;
+    sums[value] = fmaf(chunk[value], b, sums[value] * a);
     sums[value + 1] = most;
 }
 
@@ -282,7 +304,7 @@ void finish(const attention & of, float * sums, int64_t query, int64_t head, int
         const float sink = ((const float *) of.sinks->data)[head], top = std::max(most, sink);
         const float factor = most == -INFINITY ? 0 : expf(most - top);
         scale_all(sums, value, factor);
-        total = total * factor + expf(sink - top);
+        total = fmaf(total, factor, expf(sink - top));
     }
     const float inverse = total == 0 ? 0 : 1 / total;
     float * to =
@@ -367,7 +389,7 @@ void compute_chunk(const attention & of, const tile_memory & m, int64_t batch, i
             const int64_t query = first + row / of.per, head = kv_head * of.per + row % of.per;
             const ggml_fp16_t * mask = of.mask ? of.masks(query, head, batch) : nullptr;
             block_of_cells & cells = m.cells[row];
-            if (row % of.per && (!mask || of.mask->ne[2] == 1)) {
+            if (row % of.per && of.shares_masks()) {
                 cells = m.cells[row - 1];
             } else {
                 cells.find(mask, of.cells);
@@ -447,8 +469,10 @@ void compute(const ggml_compute_params * params, const attention & of) {
                 to[i] = i < of.q->ne[0] ? from[i] * of.scale : 0;
             }
             m.cells[row].next = m.cells[row].n = 0;
-            if (of.has_few()) {
-                m.cells[row].pass(of.mask ? of.masks(query, head, batch) : nullptr, of.cells, chunk * BLOCKS);
+            if (row % of.per && of.shares_masks()) {
+                m.cells[row].next = m.cells[row - 1].next;
+            } else if (of.has_few()) {
+                m.cells[row].go_to(of.mask ? of.masks(query, head, batch) : nullptr, of.cells, chunk * BLOCKS);
             }
         }
         for (int64_t c = 0; c < (of.has_few() ? 1 : of.chunks); c++) {
@@ -495,7 +519,9 @@ size_t edgespec_attention_size(const struct ggml_tensor * op, int threads) {
 bool edgespec_attention(const struct ggml_compute_params * params, struct ggml_tensor * op) {
     const struct ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2];
     const bool are_pairs = k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
-    if (!edgespec_kernel_bounds[EDGESPEC_OWN] || q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) || !are_pairs) {
+    const bool are_rows = k->nb[0] == ggml_type_size(k->type) && v->nb[0] == ggml_type_size(v->type);
+    if (params->use_ref || !are_rows || !edgespec_kernel_bounds[EDGESPEC_OWN] || q->type != GGML_TYPE_F32 ||
+        q->nb[0] != sizeof(float) || !are_pairs) {
         return false;
     }
     edgespec::compute(params, edgespec::attention(op));

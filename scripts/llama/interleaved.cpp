@@ -367,6 +367,7 @@ void interleave_all(const kind & of, const ggml_tensor * weights, const void * d
     };
     const int64_t most = (int64_t) size * all / PARALLEL, cores = std::thread::hardware_concurrency();
     std::vector<std::thread> others;
+    others.reserve(16);
     for (int64_t i = 1; i < std::min<int64_t>(std::min(most, cores), 16); i++) {
         try {
             others.emplace_back(work);
@@ -520,7 +521,7 @@ class traits : public ggml::cpu::tensor_traits {
         }
         const ggml_tensor * ids = op->src[2];
         const int64_t n_experts = weights->ne[2], n_ids = ids->ne[0] * ids->ne[1];
-        int64_t * counts = (int64_t *) (columns + at.n() * need.size());
+        int64_t * counts = (int64_t *) GGML_PAD((uintptr_t) (columns + at.n() * need.size()), 8);
         int32_t (*lists)[2] = (int32_t (*)[2])(counts + n_experts);
         if (params->ith == 0) {
             memset(counts, 0, n_experts * sizeof(*counts));

@@ -190,7 +190,12 @@ static inline float round_32(const float * x, int8_t * to, int32_t * sums) {
     __m128 largest = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
     largest = _mm_max_ps(largest, _mm_movehl_ps(largest, largest));
     largest = _mm_max_ss(largest, _mm_movehdup_ps(largest));
-    const float size = _mm_cvtss_f32(largest);
+    float size = _mm_cvtss_f32(largest);
+    size = size < 1e-30f ? 0 : size; /* its inverse would be infinite */
+    __m256 nans = _mm256_setzero_ps();
+    for (int i = 0; i < 4; i++) {
+        nans = _mm256_or_ps(nans, _mm256_cmp_ps(of[i], of[i], _CMP_UNORD_Q));
+    }
     const __m256 inverse = _mm256_set1_ps(size > 0 ? 127 / size : 0);
     for (int i = 0; i < 4; i++) {
         whole[i] = _mm256_cvtps_epi32(_mm256_mul_ps(of[i], inverse));
@@ -200,5 +205,5 @@ static inline float round_32(const float * x, int8_t * to, int32_t * sums) {
     _mm256_storeu_si256((__m256i *) to, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(low, high), order));
     sums[0] = sum_of_eight(_mm256_add_epi32(whole[0], whole[1]));
     sums[1] = sum_of_eight(_mm256_add_epi32(whole[2], whole[3]));
-    return size / 127;
+    return _mm256_movemask_ps(nans) ? NAN : size / 127;
 }

@@ -35,6 +35,9 @@ class Words:
     def is_control(self, token: int) -> bool:
         return token < len(self._words)
 
+    def is_special(self, token: int) -> bool:
+        return token < len(self._words)
+
 
 # Families of call formats, with marks that no model has.
 FAMILIES = {

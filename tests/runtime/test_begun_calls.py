@@ -13,7 +13,10 @@ from tiny_gguf import write_model
 
 import edgespec
 from edgespec.dialects.calls import ToolCall, tool_schemas
+from edgespec.dialects.dialect import HERMES, Calls, Dialect
+from edgespec.dialects.known import FIREFUNCTION
 from edgespec.dialects.reader import reader
+from edgespec.dialects.starts import CallStarts
 from edgespec.runtime.answer_form import AnswerForm
 from edgespec.runtime.begun_calls import BegunCalls
 from edgespec.runtime.prompts import Prompt
@@ -58,6 +61,13 @@ TOOLS = [
     }
 ]
 REQUEST = Request(messages=(Message("user", "Hi"),), template=json.dumps({"tools": TOOLS}))
+
+
+@pytest.fixture(autouse=True)
+def special(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All marks count as special tokens, as in the vocabularies of these models."""
+    made = lambda dialect, schemas, specials: CallStarts(dialect, schemas, dialect.marks)  # noqa: E731
+    monkeypatch.setattr("edgespec.runtime.answer_form.CallStarts", made)
 
 
 @pytest.fixture(scope="module", params=TEMPLATES)
@@ -150,3 +160,25 @@ def test_a_schema_that_cannot_be_used_leaves_calls_free() -> None:
         )
         assert answer.text
         assert any("calls need not fit" in note for note in runtime.notes)
+
+
+TAGGED = Calls("tagged", call=("<tool_call>\n<function=", "</function>\n</tool_call>"), name=("", ">"))
+
+
+@pytest.mark.parametrize(
+    ("dialect", "text", "begun"),
+    [
+        (FIREFUNCTION, "from functools import lru_cache", None),
+        (FIREFUNCTION, 'functools [ {"name":"weather"', 'functools[{"name": "weather"'),
+        (Dialect(calls=HERMES), "The mark <tool_call> begins", None),
+        (Dialect(calls=HERMES), 'So:\n<tool_call>\n{"name" : "weather"', '<tool_call>{"name": "weather"'),
+        (Dialect(calls=HERMES), '<tool_call>{"name": "other"', None),
+        (Dialect(calls=TAGGED), "<tool_call>\n<function=", None),
+        (Dialect(calls=TAGGED), "Well <tool_call>\n<function=weather>", "<tool_call>\n<function=weather>"),
+        (Dialect(calls=TAGGED), "<function=weathers>", None),
+    ],
+)
+def test_marks_that_are_text_begin_a_call_with_the_name_of_a_tool(
+    dialect: Dialect, text: str, begun: str | None
+) -> None:
+    assert CallStarts(dialect, tool_schemas(TOOLS), ()).found(text, 1, is_whole=True) == begun
