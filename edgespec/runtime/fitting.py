@@ -33,6 +33,8 @@ MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
 
 CACHE_SHARE, MOST_CACHE_BYTES = 8, 8 << 30  # of the free memory, for the prefix cache
 
+MOST_REPACKED = 0.75  # of the machine's memory, for repacked weights
+
 logger = logging.getLogger(__name__)
 
 
@@ -188,10 +190,15 @@ def repacks(plan: Plan) -> bool:
     """True if weights are repacked where this build can.
 
     Not if repacking crashes or does not help, or with workers: they repack nothing, and results must not depend on
-    where a layer is.
+    where a layer is. Nor if the weights take most of this machine's memory: then the system has to be able to drop
+    them. Free memory does not count, since it would change texts.
     """
     helps = repacking_helps(plan.header.weight_types, exact=plan.exact)
-    return self_check() == "works" and helps and not any(plan.split)
+    return self_check() == "works" and helps and not any(plan.split) and not _is_too_large(plan)
+
+
+def _is_too_large(plan: Plan) -> bool:
+    return plan.header.weights_bytes > MOST_REPACKED * total_memory_bytes()
 
 
 def copies(plan: Plan) -> bool:
@@ -212,6 +219,8 @@ def open_model(
 ) -> Model:
     """Load the weights of a plan as this build can. Raises ModelFileError, OutOfMemoryError."""
     header = plan.header
+    if interleaves() and not plan.gpu_layers and _is_too_large(plan):
+        note(f"{header.path.name} takes most of the memory: it stays in its file, and drafts and prompts cost more")
     place: dict[str, Any] = {"gpu_layers": plan.gpu_layers, "devices": plan.devices, "n_cpu_moe": plan.n_cpu_moe}
     if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
         extra_buffers = self_check() == "works" and repacks(plan)

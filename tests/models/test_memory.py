@@ -24,7 +24,7 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
-from edgespec.llama.kernels import interleaves, repacked_types
+from edgespec.llama.kernels import interleaves, repacked_types, repacking_helps
 from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work
 from edgespec.models.memory.estimate import Plan, bytes_per_token, estimate
@@ -292,6 +292,14 @@ def test_repacked_weights_are_those_that_llama_cpp_reports(
             found += float(match[1]) * (1 << 20)
     expected = estimate(Plan(model.header, n_ctx=256, repacked=types, interleaves=bool(types) and interleaves()))
     assert expected.weights - expected.mapped == pytest.approx(found, abs=(1 << 20) / 100)
+
+
+def test_weights_that_take_most_of_the_memory_stay_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(DEMO, n_ctx=1024)
+    helps = repacking_helps(DEMO.weight_types, exact=False)
+    for share, repacked in ((0.7, helps), (0.8, False)):
+        monkeypatch.setattr(fitting, "total_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
+        assert fitting.repacks(plan) == repacked
 
 
 def test_what_is_mapped_needs_no_room() -> None:
