@@ -1,4 +1,4 @@
-"""Grammars of calls in the form of a dialect, for answers that have to call a tool."""
+"""Grammars of calls in the form of a dialect, for answers that have to call a tool or have begun to."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _GEMMA = [
 
 def call_grammar(dialect: Dialect, schemas: Schemas, tokens: Mapping[int, str], *, several: bool = False) -> str:
     """Return the grammar of a call of one of these tools, in llguidance's dialect of Lark; "" for a form that no
-    grammar describes. `tokens` are the texts of control tokens, by their ids. With `several`, there may be more than
+    grammar describes. `tokens` are the texts of special tokens, by their ids. With `several`, there may be more than
     one call between the marks around all calls."""
     calls = dialect.calls
     if calls is None or not (_is_marked(dialect, calls) or calls.form == "json"):
@@ -149,11 +149,7 @@ class _Writer:
     def _argument(self, calls: Calls, key: str, schema: Mapping[str, Any], whole: Mapping[str, Any], line: str) -> str:
         """Return an argument with `line` before and after its value."""
         kinds = kinds_of(schema, whole)
-        begin = [
-            self._text(calls.key[0] + key),
-            *(self._varied(mark, kinds) for mark in (calls.key[1], calls.value[0])),
-        ]
-        begin += [self._text(line)]
+        begin = [self._text(calls.key[0] + key), self._varied(f"{calls.key[1]}{calls.value[0]}{line}", kinds)]
         end = line + calls.value[1].replace("{name}", key)
         listed = listed_values(schema, whole)
         if kinds == {"boolean"} and not listed:
@@ -268,7 +264,7 @@ class _Writer:
         return " ws ".join(self._text(part) for part in marks.split("\n") if part)
 
     def _text(self, text: str) -> str:
-        """Return a text, in which control tokens are written by their ids."""
+        """Return a text, in which special tokens are written by their ids."""
         parts, start = list[str](), 0
         for found in self._tokens.finditer(text):
             parts += [_quoted(text[start : found.start()]), f"<[{self._ids[found[0]]}]>"]

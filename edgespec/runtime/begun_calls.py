@@ -59,7 +59,7 @@ class BegunCalls:
         self._starts, self._start, self._opened, self._n_vocab = starts, start, opened.encode(), n_vocab
         self._bytes, self._begin, self._inner = token_bytes, begun, inner
         self._follow, self._ends = [*follow], [*ends]
-        self._last = tuple(end.encode() for end in starts.ends)
+        self._last_bytes = tuple(end.encode() for end in starts.ends)  # of beginnings
         self._read: list[int] = []  # tokens of the answer
         self._calls: list[_Begun] = []
 
@@ -80,8 +80,10 @@ class BegunCalls:
 
     def _only(self) -> list[int]:
         """Return the tokens one of which must follow the answer that was read; none if anything may."""
-        if not self._calls or self._ends:
-            return self._ends if self._calls else []
+        if not self._calls:
+            return []
+        if self._ends:
+            return self._ends
         after = self._read[self._calls[-1].end :]
         return [mark[len(after)] for mark in self._follow if mark[: len(after)] == after and len(mark) > len(after)]
 
@@ -107,7 +109,7 @@ class BegunCalls:
                 last.end = n_read
             return
         token = self._bytes(answer[n_read - 1])
-        if not any(end in token for end in self._last):
+        if not any(last in token for last in self._last_bytes):
             return
         first = max(last.end or 0 if last is not None else 0, n_read - WINDOW)
         text = b"".join(map(self._bytes, answer[first:n_read]))

@@ -165,6 +165,7 @@ struct attention {
     }
     size_t shared() const { return has_few() ? sizeof_parts() + 64 : 0; }
 
+    int64_t head(int64_t kv_head, int64_t row) const { return kv_head * per + row % per; }
     int64_t kv(int64_t batch) const { return batch * k->ne[3] / q->ne[3]; } /* of keys, which batches may share */
     float slope(int64_t head) const {
         return bias <= 0 ? 1 : head < log2 ? powf(m0, head + 1) : powf(m1, 2 * (head - log2) + 1);
@@ -332,7 +333,8 @@ struct tile_memory {
     }
 };
 
-/* Computes the scores of a row with the cells of its block, and with zeros after them. Returns the largest one. */
+/* Computes the scores of a row with the cells of its block. Those after the last one are minus infinity. Returns the
+   largest one. */
 float compute_scores(const attention & of, const tile_memory & m, int64_t row, const ggml_fp16_t * mask, float slope) {
     const block_of_cells & cells = m.cells[row];
     float * to = m.scores + row * BLOCK;
@@ -386,7 +388,7 @@ void compute_chunk(const attention & of, const tile_memory & m, int64_t batch, i
     m.converted->n = 0;
     for (int64_t block = 0; block < BLOCKS; block++) {
         for (int64_t row = 0; row < n_rows; row++) {
-            const int64_t query = first + row / of.per, head = kv_head * of.per + row % of.per;
+            const int64_t query = first + row / of.per, head = of.head(kv_head, row);
             const ggml_fp16_t * mask = of.mask ? of.masks(query, head, batch) : nullptr;
             block_of_cells & cells = m.cells[row];
             if (row % of.per && of.shares_masks()) {
@@ -461,7 +463,7 @@ void compute(const ggml_compute_params * params, const attention & of) {
                       batch = unit / chunks / of.kv_heads / tiles;
         const int64_t n = std::min(of.tile, of.queries - first), n_rows = n * of.per;
         for (int64_t row = 0; row < n_rows; row++) {
-            const int64_t query = first + row / of.per, head = kv_head * of.per + row % of.per;
+            const int64_t query = first + row / of.per, head = of.head(kv_head, row);
             const float * from = (const float *) ((const char *) of.q->data + query * of.q->nb[1] + head * of.q->nb[2] +
                                                   batch * of.q->nb[3]);
             float * to = m.queries + row * of.width;
@@ -480,8 +482,8 @@ void compute(const ggml_compute_params * params, const attention & of) {
             for (int64_t row = 0; row < n_rows; row++) {
                 float * sums = m.sums + row * part;
                 if (of.has_few()) {
-                    const int64_t at =
-                        ((batch * of.queries + first + row / of.per) * of.heads + kv_head * of.per + row % of.per);
+                    const int64_t query = batch * of.queries + first + row / of.per;
+                    const int64_t at = query * of.heads + of.head(kv_head, row);
                     memcpy(parts + (at * chunks + chunk) * part, sums, part * sizeof(float));
                 } else if (c == 0) {
                     memcpy(m.all + row * part, sums, part * sizeof(float));
@@ -491,7 +493,7 @@ void compute(const ggml_compute_params * params, const attention & of) {
             }
         }
         for (int64_t row = 0; row < n_rows && !of.has_few(); row++) {
-            finish(of, m.all + row * part, first + row / of.per, kv_head * of.per + row % of.per, batch);
+            finish(of, m.all + row * part, first + row / of.per, of.head(kv_head, row), batch);
         }
     }
     if (!of.has_few()) {

@@ -29,7 +29,7 @@ constexpr int64_t PARALLEL = 1 << 20; /* bytes from which several threads interl
 
 /* --- interleaving --------------------------------------------------------------------------------------------------- */
 
-/* 32 elements of a row, and their scales and least values as bytes or halves, whatever the type has. */
+/* 32 elements of a row, in the order of the row. */
 struct elements {
     uint8_t of[32];
 };
@@ -60,11 +60,25 @@ void scales_of_6_bits(const uint8_t * packed, uint8_t * scale, uint8_t * least, 
     }
 }
 
-/* What a row of ggml has, by type: `head` writes what is common to all blocks of 32, `block` what belongs to one, and
-   returns its elements. `to` is the group, `lane` the row in it. */
-struct row_q8_0 {
-    typedef block_q8_0 source;
-    static void head(const source & x, uint8_t * to, int lane) { memcpy(to + 2 * lane, &x.d, 2); }
+/* How ggml stores a row, by type. `head` copies what all blocks of 32 elements share into a group, `block` the scales of
+   one of them, and reads its elements. `to` is the group, and `lane` the place of the row in it. */
+
+#define BOTH GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S /* where ggml gives two members a name together */
+
+template <class B> struct row_with_scale {
+    typedef B source;
+    static void head(const B & x, uint8_t * to, int lane) { memcpy(to + 2 * lane, &x.d, 2); }
+};
+
+template <class B> struct row_with_least {
+    typedef B source;
+    static void head(const B & x, uint8_t * to, int lane) {
+        memcpy(to + 2 * lane, &x.BOTH.d, 2);
+        memcpy(to + 2 * ROWS + 2 * lane, &x.BOTH.m, 2);
+    }
+};
+
+struct row_q8_0 : row_with_scale<block_q8_0> {
     static void block(const source & x, int, uint8_t *, int, elements & e) {
         for (int j = 0; j < 32; j++) {
             e.of[j] = (uint8_t) (x.qs[j] + SHIFT);
@@ -72,37 +86,13 @@ struct row_q8_0 {
     }
 };
 
-template <class B> struct row_of_4 {
-    typedef B source;
-    static void head(const B & x, uint8_t * to, int lane) { memcpy(to + 2 * lane, &x.d, 2); }
-    static void block(const B & x, int, uint8_t *, int, elements & e) { nibbles(x.qs, e); }
+/* Adds what blocks of four or five bits have in common to a row. */
+template <class R> struct of_4_bits : R {
+    static void block(const typename R::source & x, int, uint8_t *, int, elements & e) { nibbles(x.qs, e); }
 };
 
-struct row_q5_0 : row_of_4<block_q5_0> {
-    static void block(const source & x, int, uint8_t *, int, elements & e) {
-        nibbles(x.qs, e);
-        fifth_bits(x.qh, e);
-    }
-};
-
-#define BOTH GGML_COMMON_AGGR_U.GGML_COMMON_AGGR_S /* where blocks have two scales, or a scale and a least value */
-
-struct row_q4_1 {
-    typedef block_q4_1 source;
-    static void head(const source & x, uint8_t * to, int lane) {
-        memcpy(to + 2 * lane, &x.BOTH.d, 2);
-        memcpy(to + 2 * ROWS + 2 * lane, &x.BOTH.m, 2);
-    }
-    static void block(const source & x, int, uint8_t *, int, elements & e) { nibbles(x.qs, e); }
-};
-
-struct row_q5_1 {
-    typedef block_q5_1 source;
-    static void head(const source & x, uint8_t * to, int lane) {
-        memcpy(to + 2 * lane, &x.BOTH.d, 2);
-        memcpy(to + 2 * ROWS + 2 * lane, &x.BOTH.m, 2);
-    }
-    static void block(const source & x, int, uint8_t *, int, elements & e) {
+template <class R> struct of_5_bits : R {
+    static void block(const typename R::source & x, int, uint8_t *, int, elements & e) {
         nibbles(x.qs, e);
         fifth_bits(x.qh, e);
     }
@@ -142,9 +132,7 @@ struct row_q5_k : row_k<block_q5_K> {
     }
 };
 
-struct row_q6_k {
-    typedef block_q6_K source;
-    static void head(const source & x, uint8_t * to, int lane) { memcpy(to + 2 * lane, &x.d, 2); }
+struct row_q6_k : row_with_scale<block_q6_K> {
     static void block(const source & x, int block, uint8_t * to, int lane, elements & e) {
         uint8_t * at = to + 2 * ROWS + 2 * ROWS * block + lane;
         at[0] = (uint8_t) x.scales[2 * block];
@@ -157,9 +145,7 @@ struct row_q6_k {
     }
 };
 
-struct row_q3_k {
-    typedef block_q3_K source;
-    static void head(const source & x, uint8_t * to, int lane) { memcpy(to + 2 * lane, &x.d, 2); }
+struct row_q3_k : row_with_scale<block_q3_K> {
     static void block(const source & x, int block, uint8_t * to, int lane, elements & e) {
         uint8_t * at = to + 2 * ROWS + 2 * ROWS * block + lane;
         for (int i = 0; i < 2; i++) {
@@ -185,9 +171,7 @@ struct row_q2_k : row_k<block_q2_K> {
     }
 };
 
-struct row_iq4_xs {
-    typedef block_iq4_xs source;
-    static void head(const source & x, uint8_t * to, int lane) { memcpy(to + 2 * lane, &x.d, 2); }
+struct row_iq4_xs : row_with_scale<block_iq4_xs> {
     static void block(const source & x, int block, uint8_t * to, int lane, elements & e) {
         const int low = x.scales_l[block / 2] >> 4 * (block % 2) & 15, high = x.scales_h >> 2 * block & 3;
         to[2 * ROWS + ROWS * block + lane] = (uint8_t) ((low | high << 4) - 32);
@@ -247,41 +231,23 @@ void interleave_wide(const void * rows, int64_t n, size_t size, int64_t k, uint8
     }
 }
 
-/* --- activations ---------------------------------------------------------------------------------------------------- */
-
-/* What the columns of a type need: the bytes of all, and of each from its numbers on. */
-struct needs {
-    int64_t k, blocks;
-    int halves, offset;
-    bool least, wide;
-    int64_t size() const { return wide ? 0 : blocks * (int64_t) sizeof(rounded); }
-};
-
-/* Rounds 32 activations to whole numbers. */
-void round_block(const float * x, const needs & of, rounded * to) {
-    int32_t sums[2];
-    to->scale = round_32(x, to->numbers, sums);
-    sums[0] += of.halves == 1 ? sums[1] : 0;
-    for (int half = 0; half < 2; half++) {
-        if (of.least) {
-            to->least[half] = to->scale * (float) sums[half];
-        } else {
-            to->less[half] = -of.offset * sums[half];
-        }
-    }
-}
-
 /* --- kinds ---------------------------------------------------------------------------------------------------------- */
 
 typedef void multiplying(const uint8_t * w, int64_t blocks, bool is_new, const char * const * columns,
                          float (*c)[ROWS]);
 
-/* The functions of a type. */
+/* What is known of a type, and its functions. `wide` types are F16 and BF16, whose activations stay floats. Blocks have
+   32 elements, or one of a wide type. */
 struct kind {
     int64_t unit; /* elements of a block of ggml */
     size_t step; /* bytes of a group for these elements */
     int halves, offset;
     bool least, wide;
+
+    int64_t blocks(int64_t k) const { return wide ? k : k / 32; }
+    /* The bytes of a column of k rounded activations. */
+    int64_t size_of_column(int64_t k) const { return wide ? 0 : blocks(k) * (int64_t) sizeof(rounded); }
+
     void (*interleave)(const void * rows, int64_t n, size_t size, int64_t blocks, uint8_t * to);
     void (*read_row)(const uint8_t * group, int64_t blocks, int lane, float * to);
     multiplying * multiply[MOST];
@@ -323,11 +289,11 @@ const kind * kind_of(ggml_type type) {
         CASE(GGML_TYPE_F16, wide_kind<false>)
         CASE(GGML_TYPE_BF16, wide_kind<true>)
         CASE(GGML_TYPE_Q8_0, kind_of<q8_0, row_q8_0>)
-        CASE(GGML_TYPE_Q4_0, kind_of<q4_0, row_of_4<block_q4_0>>)
-        CASE(GGML_TYPE_Q4_1, kind_of<q4_1, row_q4_1>)
-        CASE(GGML_TYPE_Q5_0, kind_of<q5_0, row_q5_0>)
-        CASE(GGML_TYPE_Q5_1, kind_of<q5_1, row_q5_1>)
-        CASE(GGML_TYPE_IQ4_NL, kind_of<iq4_nl, row_of_4<block_iq4_nl>>)
+        CASE(GGML_TYPE_Q4_0, kind_of<q4_0, of_4_bits<row_with_scale<block_q4_0>>>)
+        CASE(GGML_TYPE_Q4_1, kind_of<q4_1, of_4_bits<row_with_least<block_q4_1>>>)
+        CASE(GGML_TYPE_Q5_0, kind_of<q5_0, of_5_bits<row_with_scale<block_q5_0>>>)
+        CASE(GGML_TYPE_Q5_1, kind_of<q5_1, of_5_bits<row_with_least<block_q5_1>>>)
+        CASE(GGML_TYPE_IQ4_NL, kind_of<iq4_nl, of_4_bits<row_with_scale<block_iq4_nl>>>)
         CASE(GGML_TYPE_MXFP4, kind_of<mxfp4, row_mxfp4>)
         CASE(GGML_TYPE_Q2_K, kind_of<q2_k, row_q2_k>)
         CASE(GGML_TYPE_Q3_K, kind_of<q3_k, row_q3_k>)
@@ -338,6 +304,20 @@ const kind * kind_of(ggml_type type) {
         default: return nullptr;
     }
 #undef CASE
+}
+
+/* Rounds 32 activations to whole numbers. */
+void round_block(const float * x, const kind & of, rounded * to) {
+    int32_t sums[2];
+    to->scale = round_32(x, to->numbers, sums);
+    sums[0] += of.halves == 1 ? sums[1] : 0;
+    for (int half = 0; half < 2; half++) {
+        if (of.least) {
+            to->least[half] = to->scale * (float) sums[half];
+        } else {
+            to->less[half] = -of.offset * sums[half];
+        }
+    }
 }
 
 const kind * kind_of(const ggml_tensor * weights) {
@@ -354,14 +334,14 @@ size_t size_of_group(const kind & of, const ggml_tensor * weights) {
 
 /* Interleaves all rows of a tensor. */
 void interleave_all(const kind & of, const ggml_tensor * weights, const void * data) {
-    const int64_t per = groups_of(weights), all = per * weights->ne[2], blocks = weights->ne[0] / (of.wide ? 1 : 32);
+    const int64_t per = groups_of(weights), all = per * weights->ne[2];
     const size_t size = size_of_group(of, weights), row = ggml_row_size(weights->type, weights->ne[0]);
     std::atomic<int64_t> next{0};
     const auto work = [&] {
         for (int64_t at; (at = next.fetch_add(1)) < all;) {
             const int64_t matrix = at / per, first = at % per * ROWS;
             of.interleave((const char *) data + (matrix * weights->ne[1] + first) * row,
-                          std::min<int64_t>(ROWS, weights->ne[1] - first), row, blocks,
+                          std::min<int64_t>(ROWS, weights->ne[1] - first), row, of.blocks(weights->ne[0]),
                           (uint8_t *) weights->data + at * size);
         }
     };
@@ -397,19 +377,13 @@ struct places {
     }
 };
 
-/* Columns that are multiplied by the same matrix: where they are in the list of all, and where their results go. */
+/* The columns that are multiplied by the same matrix. */
 struct listed {
-    const int32_t (
-        *of)[2]; /* the position of the expert in the list of the token, and the token; or null: all columns */
+    const int32_t (*of)[2]; /* of each, the place of the expert in the list of its token, and the token; null: all */
     int64_t n;
 };
 
 class traits : public ggml::cpu::tensor_traits {
-    static needs needs_of(const ggml_tensor * weights) {
-        const kind & of = *kind_of(weights);
-        return {weights->ne[0], weights->ne[0] / 32, of.halves, of.offset, of.least, of.wide};
-    }
-
     bool work_size(int, const ggml_tensor * op, size_t & size) override {
         if (op->op == GGML_OP_GET_ROWS) {
             size = 0;
@@ -417,7 +391,7 @@ class traits : public ggml::cpu::tensor_traits {
         }
         const ggml_tensor *weights = op->src[0], *activations = op->src[1];
         const int64_t n = activations->ne[1] * activations->ne[2] * activations->ne[3];
-        size = 64 + n * needs_of(weights).size();
+        size = 64 + n * kind_of(weights)->size_of_column(weights->ne[0]);
         if (op->op == GGML_OP_MUL_MAT_ID) {
             const int64_t n_ids = op->src[2]->ne[0] * op->src[2]->ne[1];
             size += 8 * (weights->ne[2] + 1) + weights->ne[2] * n_ids * 8;
@@ -429,10 +403,10 @@ class traits : public ggml::cpu::tensor_traits {
     static void products(const ggml_compute_params * params, const ggml_tensor * weights, const uint8_t * matrix,
                          const places & at, const listed & list, const char * columns, bool is_shared) {
         const kind & of = *kind_of(weights);
-        const needs need = needs_of(weights);
-        const int64_t groups = groups_of(weights), rows = weights->ne[1], blocks = of.wide ? need.k : need.blocks;
+        const int64_t groups = groups_of(weights), rows = weights->ne[1], k = weights->ne[0], blocks = of.blocks(k);
         const size_t size = size_of_group(of, weights);
-        const int64_t chunks = std::min<int64_t>(groups, 8 * params->nth), near = need.wide ? 4 * need.k : need.size();
+        const int64_t chunks = std::min<int64_t>(groups, 8 * params->nth), column = of.size_of_column(k);
+        const int64_t near = of.wide ? k * (int64_t) sizeof(float) : column;
         const int64_t together = std::max<int64_t>(MOST, NEAR / near / MOST * MOST);
         const auto chunk = [&](int64_t number) {
             const int64_t begin = groups * number / chunks, end = groups * (number + 1) / chunks;
@@ -454,7 +428,7 @@ class traits : public ggml::cpu::tensor_traits {
                             } else {
                                 to[i] = at.output(from);
                             }
-                            a[i] = of.wide ? (const char *) at.input(from) : columns + from * need.size();
+                            a[i] = of.wide ? (const char *) at.input(from) : columns + from * column;
                         }
                         of.multiply[n - 1](matrix + group * size, blocks, j == first, a, c);
                         for (int64_t i = 0; i < n; i++) {
@@ -477,11 +451,12 @@ class traits : public ggml::cpu::tensor_traits {
     }
 
     /* Rounds the activations, as one of the threads. */
-    static void round_all(const ggml_compute_params * params, const needs & need, const places & at, char * columns) {
-        const int64_t all = need.wide ? 0 : at.n() * need.blocks;
+    static void round_all(const ggml_compute_params * params, const kind & of, const places & at, char * columns) {
+        const int64_t k = at.from->ne[0], blocks = of.blocks(k), all = of.wide ? 0 : at.n() * blocks;
         for (int64_t i = all * params->ith / params->nth; i < all * (params->ith + 1) / params->nth; i++) {
-            const int64_t column = i / need.blocks, block = i % need.blocks;
-            round_block(at.input(column) + 32 * block, need, (rounded *) (columns + column * need.size()) + block);
+            const int64_t column = i / blocks, block = i % blocks;
+            rounded * to = (rounded *) (columns + column * of.size_of_column(k));
+            round_block(at.input(column) + 32 * block, of, to + block);
         }
     }
 
@@ -489,7 +464,7 @@ class traits : public ggml::cpu::tensor_traits {
     static void rows(const ggml_compute_params * params, const ggml_tensor * op) {
         const ggml_tensor *weights = op->src[0], *ids = op->src[1];
         const kind & of = *kind_of(weights);
-        const int64_t n = ggml_nelements(ids), blocks = weights->ne[0] / (of.wide ? 1 : 32);
+        const int64_t n = ggml_nelements(ids), blocks = of.blocks(weights->ne[0]);
         const size_t size = size_of_group(of, weights);
         for (int64_t i = n * params->ith / params->nth; i < n * (params->ith + 1) / params->nth; i++) {
             const int64_t i0 = i % ids->ne[0], i1 = i / ids->ne[0] % ids->ne[1], i2 = i / ids->ne[0] / ids->ne[1];
@@ -508,9 +483,9 @@ class traits : public ggml::cpu::tensor_traits {
         }
         const ggml_tensor * weights = op->src[0];
         const places at = {op->src[1], op};
-        const needs need = needs_of(weights);
+        const kind & of = *kind_of(weights);
         char * columns = (char *) GGML_PAD((uintptr_t) params->wdata, 64);
-        round_all(params, need, at, columns);
+        round_all(params, of, at, columns);
         if (op->op == GGML_OP_MUL_MAT) {
             if (params->ith == 0) {
                 ggml_threadpool_chunk_set(params->threadpool, params->nth);
@@ -521,7 +496,7 @@ class traits : public ggml::cpu::tensor_traits {
         }
         const ggml_tensor * ids = op->src[2];
         const int64_t n_experts = weights->ne[2], n_ids = ids->ne[0] * ids->ne[1];
-        int64_t * counts = (int64_t *) GGML_PAD((uintptr_t) (columns + at.n() * need.size()), 8);
+        int64_t * counts = (int64_t *) GGML_PAD((uintptr_t) (columns + at.n() * of.size_of_column(weights->ne[0])), 8);
         int32_t (*lists)[2] = (int32_t (*)[2])(counts + n_experts);
         if (params->ith == 0) {
             memset(counts, 0, n_experts * sizeof(*counts));
@@ -537,7 +512,7 @@ class traits : public ggml::cpu::tensor_traits {
             }
         }
         ggml_barrier(params->threadpool);
-        const size_t size = size_of_group(*kind_of(weights), weights) * groups_of(weights);
+        const size_t size = size_of_group(of, weights) * groups_of(weights);
         for (int64_t expert = 0; expert < n_experts; expert++) {
             if (counts[expert]) {
                 const listed list = {lists + expert * n_ids, counts[expert]};
@@ -616,15 +591,14 @@ void edgespec_multiply(int type, int64_t k, int64_t rows, const void * weights, 
                        float * y) {
     using namespace edgespec;
     const kind & of = *kind_of((ggml_type) type);
-    const needs need = {k, k / 32, of.halves, of.offset, of.least, of.wide};
-    const int64_t blocks = of.wide ? k : need.blocks;
+    const int64_t blocks = of.blocks(k), column = of.size_of_column(k);
     std::vector<uint8_t> group(of.wide ? 2 * ROWS * k : of.step * (k / of.unit));
-    std::vector<char> all(need.size() * columns);
+    std::vector<char> all(column * columns);
     std::vector<const char *> a(columns);
     for (int64_t j = 0; j < columns; j++) {
-        rounded * to = (rounded *) (all.data() + j * need.size());
-        for (int64_t block = 0; block < need.blocks && !of.wide; block++) {
-            round_block(x + j * k + 32 * block, need, to + block);
+        rounded * to = (rounded *) (all.data() + j * column);
+        for (int64_t block = 0; block < blocks && !of.wide; block++) {
+            round_block(x + j * k + 32 * block, of, to + block);
         }
         a[j] = of.wide ? (const char *) (x + j * k) : (const char *) to;
     }

@@ -1,8 +1,8 @@
 /* Products of weights and activations, in an order of sums that does not depend on how many columns are multiplied.
 
    Rows of weights are interleaved: ROWS of them form a group, and each has one lane of a vector. A group is a sequence of
-   blocks of 32 elements (of 256 for K-quants). The bytes of a block come in eight vectors, each with four elements of
-   each row, packed to the bits that the type needs. Then scales follow, one for each row.
+   blocks of 32 elements (of 256 for K-quants and IQ4_XS), each after the scales of all rows. Unpacked, 32 elements are
+   eight vectors, each with four elements of each row; packed, they take the bits that the type needs.
 
    An element of a product is one float: for each block of 32 elements, in their order, the integer sum of the products
    times both scales is added to it with one rounding. So a column has the same bits alone, among others, and on all
@@ -213,13 +213,7 @@ static inline void look_up(const uint8_t * p, const int8_t * table, unpacked & t
     }
 }
 
-struct iq4_nl : packing<4, 0, 1, 1, false, true> {
-    enum { HEAD = 2 * ROWS };
-    struct head {
-        F d;
-    };
-    static inline head read(const uint8_t * p) { return {halves(p)}; }
-    static inline scales of(const head & h, const uint8_t *, int) { return {{h.d}, {}}; }
+struct iq4_nl : simple<4, 0, true> {
     static inline void elements(const uint8_t * p, unpacked & to) { look_up(p, looked_up_iq4, to); }
 };
 

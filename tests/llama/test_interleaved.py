@@ -1,4 +1,4 @@
-"""Products with interleaved weights are right, and a column has the same bits whatever stands beside it."""
+"""Products with interleaved weights are right, and a column has the same bits alone and among others."""
 
 from __future__ import annotations
 
