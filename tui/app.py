@@ -193,7 +193,7 @@ class ChatApp(BaseApp):
 
     def action_command_palette(self) -> None:
         if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+            self.push_screen(Palette())
 
     @on(Submitted)
     def _send(self, event: Submitted) -> None:

@@ -1027,6 +1027,19 @@ def test_the_palette_is_closed_with_a_dialog_above_it_and_only_once() -> None:
     on_new_screen(steps)
 
 
+def test_the_palette_is_opened_again_while_it_closes() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.action_command_palette()
+        await pilot.pause()
+        app.screen.dismiss()
+        app.action_command_palette()  # the first one is not removed yet
+        await wait_until(pilot, lambda: isinstance(app.screen, CommandPalette))
+        app.screen.dismiss()
+        await wait_until(pilot, lambda: not app.has_screen_above)
+
+    on_new_screen(steps)
+
+
 def test_a_terminal_may_have_a_few_columns_only() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         opens = [lambda: app.push_screen(ChoiceScreen("above", "", [Choice("a", "a")])), app.action_command_palette]
