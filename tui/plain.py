@@ -100,7 +100,8 @@ class ChangingList(widgets.OptionList):
         return super().get_content_height(container, viewport, max(width, self._padding + 1))
 
     def _update_lines(self) -> None:
-        if self.scrollable_content_region.width > self._padding + self._get_left_gutter_width():
+        width = self.scrollable_content_region.width  # 0 until the list has its styles, which the others need
+        if width and width > self._padding + self._get_left_gutter_width():
             super()._update_lines()
 
     @property

@@ -132,6 +132,13 @@ def drive(steps: Any) -> None:
     asyncio.run(go())
 
 
+def test_a_list_may_change_before_it_has_its_styles() -> None:
+    shown = OptionList("one")  # as between its mounting and the first layout, when a search adds its results
+    shown.set_options(["two", "three"])
+    shown._update_lines()
+    assert shown.option_count == 2
+
+
 @pytest.mark.parametrize("key", ["pageup", "pagedown", "home", "end", "up", "down", "enter"])
 def test_keys_in_a_list_without_room_end_nothing(key: str) -> None:
     shown = OptionList("one", "two", "three")
