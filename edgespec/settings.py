@@ -17,9 +17,6 @@ Constraint = Literal["grammar", "json_schema", "regex"]
 CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
 Switch = Literal["auto", "on", "off"]
-Attention = Literal["auto", "on", "off", "wide"]
-"""When a context uses flash attention; "auto": as llama.cpp decides; "wide": in passes over 64 tokens or more, if the
-context is exact and its cache is F16."""
 DRAFTERS = tuple(REGISTRY)
 HEADS, MTP = names_that_need("head"), "mtp"
 # Drafters that load weights. `draft_model` names a draft head or a draft model.
@@ -122,6 +119,8 @@ class LoadSettings:
     n_cpu_moe: int = field(default=0, metadata=between(0, LARGEST))
     #: keep the experts of all layers in main memory
     cpu_moe: bool = False
+    #: copy weights into a layout that is fast, unless they take most of the free memory
+    repack: bool = True
     #: LoRA adapters of the target, as [NAME=]FILE[=SCALE]; the scale is the default of requests
     lora: Sequence[str] = ()
     #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target

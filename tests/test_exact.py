@@ -1,5 +1,4 @@
-"""Same seed, same text: within the bounds of the kernels, a wide pass gives each token the bits of a pass over this
-token alone."""
+"""Same seed, same text: a pass over several tokens gives each of them the bits of a pass of its own."""
 
 from __future__ import annotations
 
@@ -14,24 +13,20 @@ from inflate_gguf import main as inflate
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.draft import Draft
-from edgespec.core.exactness import WIDE
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.engine.engine import Engine
-from edgespec.engine.width_classes import WIDEST, measure_classes, measured_classes
+from edgespec.engine.width_classes import WIDEST, measure_classes
 from edgespec.events import TokenEvent
-from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measure_widths
-from edgespec.models.memory.estimate import Plan
-from edgespec.models.memory.fit import with_room
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.planning import Planner
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import Message, Request
 
 # Flash attention divides 512 cells or more among threads: test contexts on both sides of this limit.
 LONG = "def walk(top):\n    for name in sorted(names):\n        yield join(top, name)\n" * 30
@@ -40,7 +35,7 @@ SQUARES = "".join(
 )
 PROMPTS = ["import os, sys, re", LONG, LONG + "class Stack:\n    def push(self, item):\n"]
 
-pytestmark = pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
+pytestmark = pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this build of llama.cpp was made elsewhere")
 
 
 @pytest.fixture(scope="module")
@@ -50,27 +45,24 @@ def target() -> Iterator[Model]:
 
 
 @pytest.mark.long(but=1)
-@pytest.mark.parametrize("attention", ["on", "off", "wide"])
+@pytest.mark.parametrize("attention", ["on", "off"])
 @pytest.mark.parametrize("n_past", [250, 600])
-def test_up_to_63_tokens_are_decoded_at_once_as_each_would_be_alone(target: Model, attention: Any, n_past: int) -> None:
-    with Context(target, n_ctx=768, max_outputs=63, flash_attention=attention, exact=True) as context:
-        widths = measure_widths(context, n_past, 63)
-    assert (widths.exact_to, widths.max_difference) == (63, 0.0)
+def test_tokens_are_decoded_together_as_each_would_be_alone(target: Model, attention: Any, n_past: int) -> None:
+    with Context(target, n_ctx=768, max_outputs=100, flash_attention=attention, exact=True) as context:
+        widths = measure_widths(context, n_past, 100)
+    assert (widths.exact_to, widths.max_difference) == (100, 0.0)
 
 
 @pytest.fixture
-def stock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Model]:
+def stock() -> Iterator[Model]:
     """The model with llama.cpp's own kernels."""
-    monkeypatch.setattr(kernels, "fast_bounds", lambda types: kernels.STOCK)
-    with Model(resolve("demo").path, use_extra_bufts=False) as model:
+    with kernels.kernels_of_llama_cpp(), Model(resolve("demo").path, use_extra_bufts=False) as model:
         yield model
 
 
 @pytest.mark.long
-def test_llama_cpp_s_own_bounds_are_another_matter(stock: Model) -> None:
+def test_llama_cpp_s_own_kernels_are_another_matter(stock: Model) -> None:
     with Context(stock, n_ctx=768, max_outputs=63, flash_attention="on") as context:
-        assert measure_widths(context, 600, 63).max_difference > 0
-    with Context(stock, n_ctx=768, max_outputs=63, flash_attention="off") as context:
         assert measure_widths(context, 600, 63).max_difference > 0
 
 
@@ -78,8 +70,6 @@ def test_single_rows_of_llama_cpp_s_flash_attention_are_a_class_of_their_own(sto
     """From 512 cells on it divides the cells of a single row among the threads, so one depth is not enough."""
     with Context(stock, n_ctx=512, max_outputs=WIDEST, flash_attention="on", threads=2) as context:
         assert measure_classes(context, (192,)).ranges[0][1] > 1
-        classes = measured_classes(context)
-    assert classes is not None and classes.ranges[0] == (1, 1)
 
 
 def test_branches_are_exact_with_flash_attention(target: Model) -> None:
@@ -130,12 +120,35 @@ def test_an_answer_is_the_same_when_its_prompt_is_in_the_cache() -> None:
     with edgespec.load("demo", store=False, ctx_size=2048, threads=1) as llm:
         message = [Message("user", LONG)]
         first, again = ([event.id for event in llm.chat(message, max_tokens=30, seed=3)] for _ in range(2))
-        assert llm.stats.cached_tokens > 0
+        assert llm.stats.cached_tokens == llm.stats.prompt_tokens - 1
     assert first == again
 
 
+def test_a_prompt_may_continue_any_text_in_the_cache() -> None:
+    """Also the generated tokens of another request, and from any token of a long prompt or a short one."""
+    with edgespec.load("demo", store=False, ctx_size=2048, threads=1) as llm:
+        ends = [LONG[:n] for n in (40, 500, 777, 1300)] + [LONG + answer_of(llm, LONG)]
+        alone = []
+        for prompt in ends:
+            llm.forget()
+            alone.append(bits_of(llm, prompt))
+            assert not llm.stats.cached_tokens
+        for _ in range(2):
+            assert [bits_of(llm, prompt) for prompt in reversed(ends)] == alone[::-1]
+            assert llm.stats.cached_tokens
+
+
+def answer_of(llm: Runtime, prompt: str) -> str:
+    return "".join(event.text for event in llm.generate(prompt, max_tokens=30, temperature=0.0, ignore_eos=True))
+
+
+def bits_of(llm: Runtime, prompt: str) -> list[tuple[int, float | None]]:
+    events = llm.generate(prompt, max_tokens=6, temperature=0.8, seed=3, ignore_eos=True, logprobs=0)
+    return [(event.id, event.logprob) for event in events]
+
+
 def test_a_later_message_is_answered_the_same_again_too() -> None:
-    """Its prompt continues generated tokens and is short: when it is read again, it must be read in the same way."""
+    """Its prompt continues generated tokens and is short."""
     with edgespec.load("demo", store=False, ctx_size=2048, threads=1) as llm:
         turns = [Message("user", LONG)]
         turns += [Message("assistant", "".join(event.text for event in llm.chat(turns, max_tokens=30, seed=3)))]
@@ -144,7 +157,7 @@ def test_a_later_message_is_answered_the_same_again_too() -> None:
         for _ in range(3):
             answers.append([event.id for event in llm.chat(turns, max_tokens=30, seed=3)])
             cached = llm.stats.cached_tokens
-        assert cached > llm.stats.prompt_tokens - WIDE
+        assert cached == llm.stats.prompt_tokens - 1
     assert answers[1:] == answers[:1] * 2
 
 
@@ -206,8 +219,7 @@ class SecondBranch(Drafter):
         return [Draft(tokens, [-1, -1, *range(1, n - 1)], [0.5] * n, [None] * n, self.name)]
 
 
-def test_an_answer_that_ends_on_a_second_branch_is_in_the_cache_as_a_whole(target: Model) -> None:
-    """The next prompt would read missing tokens with its own, in a wide pass if it is long, and round differently."""
+def test_a_second_branch_that_was_accepted_leaves_the_bits_of_later_tokens(target: Model) -> None:
     sampler = Sampler(SamplingSettings(temperature=0), 0, 0, target.n_vocab, banned=target.end_tokens)
     prompt, rows = target.tokenize("class Stack:\n    def push"), []
     text: list[int] = []
@@ -220,14 +232,14 @@ def test_an_answer_that_ends_on_a_second_branch_is_in_the_cache_as_a_whole(targe
             answer.finish = "stop"
             assert (answer.n_decoded < len(prompt) + 16) == bool(branches)
             engine.finish(answer)
-            text = answer.tokens
-            context.truncate(0, len(text) - 1)
-            context.decode(text[-1:], [len(text) - 1], [(0,)], [True])
-            rows.append(context.logits(0).copy())
+            text, n_decoded = answer.tokens, answer.n_decoded
+            n_left = len(text) - n_decoded
+            context.decode(text[n_decoded:], range(n_decoded, len(text)), [(0,)] * n_left, [True] * n_left)
+            rows.append(context.logits(n_left - 1).copy())
     assert (rows[0] == rows[1]).all()
 
 
-def test_more_answers_at_a_time_than_a_narrow_pass_has_room_for() -> None:
+def test_seventy_answers_at_a_time_are_those_given_alone() -> None:
     requests = [Request(f"x{number} = ", max_tokens=3, seed=number, ignore_eos=True) for number in range(70)]
     texts = []
     for sequences in (70, 1):
@@ -240,37 +252,12 @@ def test_more_answers_at_a_time_than_a_narrow_pass_has_room_for() -> None:
     assert texts[0] == texts[1]
 
 
-def test_prompts_are_read_in_wide_passes_and_apart_from_what_is_generated(monkeypatch: pytest.MonkeyPatch) -> None:
-    passes: list[tuple[int, int]] = []
-    decode = Context.decode
-
-    def watched(self: Context, tokens: Any, positions: Any, sequence_ids: Any, wanted: Any) -> None:
-        passes.append((len(tokens), len({ids[0] for ids in sequence_ids})))
-        decode(self, tokens, positions, sequence_ids, wanted)
-
-    with edgespec.load("demo", spec_type="none", ctx_size=2048, sequences=3) as llm:
-        monkeypatch.setattr(Context, "decode", watched)
-        n_tokens = llm.count([Message("user", LONG)])
-        assert n_tokens % 512 > 0
-        prompts = ["x = 1", LONG, "\n" + LONG]
-        list(llm.stream([Request(prompt=prompt, max_tokens=8, ignore_eos=True) for prompt in prompts]))
-    reading = [tokens for tokens, sequences in passes if tokens > 3]
-    assert all(sequences == 1 for tokens, sequences in passes if tokens > 3)
-    assert sum(tokens < WIDE for tokens in reading) == 1  # the short prompt
-
-
-@pytest.mark.parametrize(("n_ctx", "attention"), [(8192, "wide"), (2**18, "wide"), (2**20, "on")])
-def test_scores_that_would_fill_the_memory_are_not_stored(n_ctx: int, attention: str) -> None:
-    plan = Plan(check_model(resolve("demo").path), n_ctx=n_ctx, flash_attention="wide", exact=True)
-    assert with_room(plan, LoadSettings("demo")).flash_attention == attention
-
-
 def test_an_attention_that_somebody_asked_for_is_left_alone() -> None:
     with edgespec.load("demo", flash_attention="off", ctx_size=2**16, spec_type="none") as llm:
         assert llm.context.fingerprint["flash_attention"] == "off"
 
 
-def test_kernels_are_as_llama_cpp_has_them_where_speed_was_asked_for() -> None:
+def test_a_fast_context_keeps_no_rules() -> None:
     with edgespec.load("demo", exact=False, store=False) as llm:
         assert not llm.context.exact
         assert llm.engine.scheduler.most_rows == llm.context.n_batch
@@ -288,7 +275,9 @@ def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPat
 
 def test_a_build_by_others_says_so_without_drafts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("loading", "planning", "guarantee"):
-        monkeypatch.setattr(f"edgespec.runtime.{module}.have_bounds", lambda: False)
+        monkeypatch.setattr(f"edgespec.runtime.{module}.have_exact_kernels", lambda: False)
+    assert notes_of_inexactness("need a processor with AVX2") == {"default": 1, "plain": 1, "strict": 0, "fast": 0}
+    monkeypatch.setattr("edgespec.runtime.guarantee.is_own_build", lambda: False)
     assert notes_of_inexactness("lacks edgespec's kernels") == {"default": 1, "plain": 1, "strict": 0, "fast": 0}
 
 
@@ -310,7 +299,7 @@ def notes_of_inexactness(why: str = "") -> dict[str, int]:
 
 @pytest.mark.long(but=2)
 @pytest.mark.parametrize("cache_type", ["q8_0", "iq4_nl"])
-@pytest.mark.parametrize("attention", ["on", "off", "wide"])
+@pytest.mark.parametrize("attention", ["on", "off"])
 def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention: Any) -> None:
     with Context(
         target, n_ctx=512, max_outputs=31, flash_attention=attention, cache_type_k=cache_type, exact=True, threads=1
@@ -318,17 +307,14 @@ def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention:
         assert measure_widths(context, 250, 31).max_difference == 0.0
 
 
-def test_drafts_longer_than_a_narrow_pass_are_cut_where_no_pass_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(63, 0.1, 1))
+def test_drafts_may_have_64_tokens() -> None:
     with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=64, store=False, threads=1) as llm:
-        assert llm.engine.speculator.n_max == 62
+        assert llm.engine.speculator.n_max == 64
         assert answer(llm, PROMPTS[1], 0.0)
 
 
-@pytest.mark.parametrize(
-    ("exact_to", "why"), [(63, "--exact has no wider passes"), (40, "wider passes round differently")]
-)
-def test_the_longest_draft_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch, exact_to: int, why: str) -> None:
-    monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(63, 0.0, exact_to))
+def test_the_longest_draft_is_said_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(63, 0.0, 40))
     with edgespec.load("demo", spec_type="suffix", spec_draft_n_max=63, store=False, threads=1) as llm:
-        assert [note for note in llm.notes if f"drafts are at most {exact_to - 1} tokens: {why}" in note]
+        note = "drafts are at most 39 tokens: wider passes round differently"
+        assert [each for each in llm.notes if note in each]

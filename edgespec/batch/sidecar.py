@@ -16,7 +16,7 @@ from edgespec.files.paths import write_whole
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.models.memory.fit import attention_of
+from edgespec.models.memory.fit import wanted_attention
 from edgespec.settings import LoadSettings, Request
 
 VERSION = 1
@@ -105,7 +105,7 @@ def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
         "strict": load.strict,
         "cache_type_k": load.cache_type_k,
         "cache_type_v": load.cache_type_v,
-        "flash_attention": attention_of(header, load),
+        "flash_attention": wanted_attention(load, exact=load.exact or load.strict),
     }
 
 

@@ -31,14 +31,3 @@ def whole(tokens: Sequence[int], length: int) -> int:
     while 0 < length < len(tokens) and tokens[length] < FIRST:
         length -= 1
     return length
-
-
-def end_of_part(tokens: Sequence[int], start: int, end: int) -> int:
-    """Return where the image or the text that begins at `start` ends, at most `end`; tokens up to there may be
-    missing."""
-    if not has_images(tokens[start:end]):  # much faster than the search below
-        return end
-    later = range(start + 1, min(end, len(tokens)))
-    if tokens[start] < 0:
-        return next((at for at in later if not tokens[at] < FIRST), end)
-    return next((at for at in later if tokens[at] < 0), end)

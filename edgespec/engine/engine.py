@@ -12,7 +12,6 @@ from functools import partial
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.exactness import branches_decoded_again, end_of_read
 from edgespec.core.policy.policy import DraftPolicy
 from edgespec.core.sampler import Choice, NothingAllowedError, Sampler, of_prompt
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
@@ -85,9 +84,6 @@ class Engine:
 
     def finish(self, sequence: Sequence) -> None:
         """Free the slot of a sequence, or its place in the queue."""
-        if branches_decoded_again(exact=self.context.exact) and sequence.finish != "error":
-            self.watch(None)  # the flag of a cancelled answer is still set, and would abort this pass
-            self.runner.catch_up(sequence)
         if sequence.slot != NO_SLOT:
             self.speculator.end(sequence)
         self.scheduler.remove(sequence)
@@ -151,12 +147,12 @@ class Engine:
 
     def _end_reading(self, sequence: Sequence) -> None:
         """Finish a sequence whose whole prompt is in the cache, and which may not generate; after the log probabilities
-        of a prompt, read its end again for an answer."""
+        of a prompt, decode its last token again for an answer."""
         n_prompt = len(sequence.tokens)
         if sequence.n_decoded < n_prompt:
             return
         if sequence.max_tokens > 0:
-            self.scheduler.keep(sequence, max(0, n_prompt - end_of_read(n_prompt, exact=self.context.exact)))
+            self.scheduler.keep(sequence, n_prompt - 1)
         else:
             sequence.finish = sequence.finish or "length"
             sequence.stats.prompt_s = perf_counter() - sequence.started_s

@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import TypeVar
 
-from edgespec.engine.sequence import Prefix, Reuse, State
+from edgespec.engine.sequence import State
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.llama.adapters import AdapterSet
 from edgespec.llama.context import Context
 
-# Tokens; fewer are not saved. Even short chats are worth saving: a chat that lost its cached answers reads them as part
-# of its next prompt, and then they have other bits than generated tokens.
-LEAST_SAVED = 8
+LEAST_SAVED = 8  # tokens; fewer are not saved
 LEAST_LEFT = 64  # tokens of a restored state that are not used now; fewer are not kept for other prompts
 MOST_CHECKPOINTS = 8  # for each slot
 SAVE_SHARE, RESTORE_SHARE = 1 / 8, 1 / 2  # of the time that reading the tokens again would take
@@ -92,22 +90,17 @@ class PrefixCache:
             return
         state = self._timed(n_bytes, lambda: self._context.save(slot.number))
         if state.size:
-            kept = replace(slot, tokens=[*tokens], reads=[*slot.reads], checkpoints={**slot.checkpoints}, running=None)
+            kept = replace(slot, tokens=[*tokens], checkpoints={**slot.checkpoints}, running=None)
             if self._can_cut:
                 self._saved = [one for one in self._saved if not _begins(one.slot, kept)]
             self._saved.append(Saved(kept, state))
 
-    def find(
-        self, prompt: list[int], reuse: Reuse, n_held: int, adapters: AdapterSet = ()
-    ) -> tuple[Saved, Prefix] | None:
-        """Return the saved state with the longest prefix of a prompt, if it is worth restoring instead of using the
-        `n_held` tokens that a slot has."""
-        best: tuple[Saved, Prefix] | None = None
-        for saved in self._saved if reuse != "running" else ():
-            found = saved.slot.prefix(prompt, reuse, adapters, exact=self._context.exact, cuttable=self._can_cut)
-            if found.length > max(n_held, best[1].length if best else 0):
-                best = saved, found
-        if best is None or not self._is_worth(best[1].length - n_held, best[0].state.nbytes, RESTORE_SHARE):
+    def find(self, prompt: list[int], n_held: int, adapters: AdapterSet = ()) -> tuple[Saved, int] | None:
+        """Return the saved state with the longest prefix of a prompt, and the number of its tokens, if it is worth
+        restoring instead of using the `n_held` tokens that a slot has."""
+        lengths = [(saved, saved.slot.prefix(prompt, adapters, cuttable=self._can_cut)) for saved in self._saved]
+        best = max(lengths, key=lambda found: found[1], default=None)
+        if best is None or not self._is_worth(best[1] - n_held, best[0].state.nbytes, RESTORE_SHARE):
             return None
         return best
 

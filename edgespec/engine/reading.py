@@ -5,21 +5,16 @@ Reading a piece may take as long as a few passes of the other sequences.
 
 from __future__ import annotations
 
-from edgespec.core.exactness import WIDE
-
 FEW = 8  # a piece of a prompt may take as long as this many passes that generate
-LEAST = WIDE // 4  # tokens: a pass over fewer does not take less time
+LEAST = 16  # tokens: a pass over fewer does not take less time
+WIDE = 64  # tokens of a prompt that are worth a pass, and the fewest whose time is measured
 GAIN = 1 / 4  # weight of the last measurement in the mean
 
 
 class ReadingCosts:
-    """Running means of the seconds of a pass without prompts, and of each token of a prompt; 0 means unknown.
+    """Running means of the seconds of a pass without prompts, and of each token of a prompt; 0 means unknown."""
 
-    A pass is not worth less than `least` tokens of a prompt.
-    """
-
-    def __init__(self, least: int = WIDE) -> None:
-        self._least = least
+    def __init__(self) -> None:
         self.pass_s = self.token_s = 0.0
 
     def observe(self, n_read: int, n_others: int, seconds: float) -> None:
@@ -34,7 +29,7 @@ class ReadingCosts:
     @property
     def most(self) -> int:
         """The most tokens of prompts to read at a time while other sequences generate."""
-        return max(self._least, int(FEW * self.pass_s / self.token_s)) if self.token_s > 0 else self._least
+        return max(WIDE, int(FEW * self.pass_s / self.token_s)) if self.token_s > 0 else WIDE
 
 
 def _mean(known: float, seconds: float) -> float:

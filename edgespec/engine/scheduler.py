@@ -6,10 +6,10 @@ from collections import deque
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.exactness import SCORED, WIDE, end_of_read, piece_of_read, takes_turns
+from edgespec.core.exactness import SCORED
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
-from edgespec.engine.reading import LEAST, ReadingCosts
-from edgespec.engine.sequence import NO_SLOT, Prefix, Scheduled, Sequence, State
+from edgespec.engine.reading import LEAST, WIDE, ReadingCosts
+from edgespec.engine.sequence import NO_SLOT, Scheduled, Sequence, State
 from edgespec.engine.slots import LEFT_OUT, Slot
 from edgespec.engine.turns import Turns
 from edgespec.llama.context import Context
@@ -25,10 +25,10 @@ class Scheduler:
     and without drafts attend to the same number of cells; 0 means neither. When a slot is reused, its content may be
     saved in up to `cache_bytes` of main memory.
 
-    In an exact context the logits of a token may depend on its own sequence only. Generated tokens therefore never
-    share a pass with prompts, and prompts never share a pass with each other. While some sequences generate, their
-    passes alternate with passes that read a piece of one prompt. In any context an image has passes of its own, and so
-    has a prompt whose log probabilities are wanted.
+    In an exact context each sequence has its own part of the KV cache, and llama.cpp computes those with different
+    numbers of tokens one after the other. Generated tokens therefore never share a pass with prompts, and prompts never
+    share a pass with each other. While some sequences generate, their passes alternate with passes that read a piece of
+    one prompt. In any context an image has passes of its own, and so has a prompt whose log probabilities are wanted.
     """
 
     def __init__(self, context: Context, most_rows: int, cache_bytes: int = 0, least_width: int = 0) -> None:
@@ -37,7 +37,7 @@ class Scheduler:
         self.waiting: deque[Sequence] = deque()
         self.slots = [Slot(number) for number in range(context.sequences)]
         self.cache = PrefixCache(context, self.slots, cache_bytes)
-        self.costs = ReadingCosts(WIDE if context.exact else 2 * WIDE)  # llama.cpp's own kernels gain more from width
+        self.costs = ReadingCosts()
         self._n_read = self._n_others = 0  # tokens of the last pass: of prompts, and all others
         self._held_up = 0  # tokens of prompts read since the last pass with generated tokens
         self._uses = 0
@@ -50,7 +50,7 @@ class Scheduler:
         probabilities are wanted; otherwise it is finished at once and needs no slot.
         """
         sequence.n_prompt = sequence.stats.prompt_tokens = len(sequence.tokens)
-        is_read = sequence.reuse in ("prompts", "answers") or sequence.is_scoring
+        is_read = sequence.reuse == "all" or sequence.is_scoring
         is_kept = is_read and sequence.n_prompt < self.context.n_ctx
         sequence.max_tokens = min(sequence.max_tokens, self.context.n_ctx - sequence.n_prompt)
         if sequence.max_tokens < 0 or (sequence.max_tokens == 0 and not is_kept):
@@ -82,13 +82,6 @@ class Scheduler:
         self.active.remove(sequence)
         slot = self.slots[sequence.slot]
         slot.running, slot.tokens = None, sequence.tokens[: sequence.n_decoded]
-        if 0 < sequence.n_decoded < sequence.n_prompt:  # the rest, where an image may follow, is lost
-            start, _ = slot.reads[-1]
-            slot.reads[-1] = start, max(start, sequence.part_at(sequence.n_decoded - 1)[1])
-        later = sequence.tokens[sequence.n_decoded : sequence.n_decoded + 1]
-        # The next turn of a chat repeats the last token too, unless it is an end token, which templates replace.
-        is_part = bool(later) and later[0] not in sequence.ends and not self.context.model.is_end(later[0])
-        slot.following = later[0] if is_part else None
         self._uses += 1
         slot.last_use = self._uses
         if sequence.stats.rounds and sequence.stats.cached_tokens < sequence.n_prompt // 2:
@@ -142,8 +135,7 @@ class Scheduler:
         adapters = self.context.default_adapters
         saved = self.cache.holds(prompt, adapters)
         slots = [*self.slots, *([saved.slot] if saved else [])]
-        options = {"exact": self.context.exact, "cuttable": self._cuttable}
-        return max(slot.prefix(prompt, "answers", adapters, **options).length for slot in slots)
+        return max(slot.prefix(prompt, adapters, cuttable=self._cuttable) for slot in slots)
 
     def take_in(self, held: Slot, state: State) -> bool:
         """Load a state of another process into a slot. Returns False if no slot is free, or the state does not fit."""
@@ -158,7 +150,7 @@ class Scheduler:
         if not self.context.restore(slot.number, state) or self.context.length(slot.number) != len(held.tokens):
             self.context.forget(slot.number)
             return False
-        slot.tokens, slot.reads, slot.following = held.tokens, held.reads, held.following
+        slot.tokens, slot.n_prompt = held.tokens, held.n_prompt
         slot.checkpoints, slot.adapters = held.checkpoints, self.context.default_adapters
         self._uses += 1
         slot.last_use = self._uses
@@ -183,11 +175,11 @@ class Scheduler:
         generating = [sequence for sequence in sequences if not sequence.is_prefill]
         room = self.context.n_batch
         most = min(room, self.costs.most) if generating else room
-        # Exact: either one piece of one prompt or all generated tokens, never both. Reading goes first until about
+        # Apart: either one piece of one prompt or all generated tokens, never both. Reading goes first until about
         # `most` tokens of prompts were read since the last pass with generated tokens.
-        are_apart = any(one.is_at_image or one.is_scoring for one in prompts)
-        if takes_turns(len(sequences), exact=self.context.exact) or are_apart:
-            piece = max(LEAST, self._piece(prompts[0], most, room)) if prompts else 0
+        are_apart = self.context.exact and len(sequences) > 1
+        if are_apart or any(one.is_at_image or one.is_scoring for one in prompts):
+            piece = max(LEAST, self._piece(prompts[0], most)) if prompts else 0
             reads = piece and (not generating or not self._held_up or self._held_up + piece <= most)
             sequences, room = (prompts[:1], room) if reads else (generating, self.most_rows)
         scheduled = []
@@ -195,7 +187,7 @@ class Scheduler:
         for sequence in sequences:
             n_left = len(sequence.tokens) - sequence.n_decoded
             if sequence.is_prefill:
-                n_pending = self._piece(sequence, min(room, most - self._n_read), room)
+                n_pending = self._piece(sequence, min(room, most - self._n_read))
                 self._n_read += n_pending
             else:
                 n_pending = min(room, n_left)
@@ -210,20 +202,14 @@ class Scheduler:
             self._held_up += max(LEAST, self._n_read)
         return scheduled
 
-    def _piece(self, sequence: Sequence, most: int, room: int) -> int:
-        """Return how many tokens of a prompt to read now, at most up to its next checkpoint.
-
-        In an exact context each piece of a wide read must itself be wide, also the last one. Therefore this piece may
-        have more than `most` tokens. An image is one piece.
-        """
+    def _piece(self, sequence: Sequence, most: int) -> int:
+        """Return how many tokens of a prompt to read now, at most up to its next checkpoint. An image is one piece."""
         at = sequence.n_decoded
         _, end = sequence.part_at(at)
         if sequence.is_at_image:
             return end - at
         n_left = min([end, *sequence.stops[:1]]) - at
-        if sequence.is_scoring:
-            most, room = WIDE, min(self.context.n_batch, SCORED)
-        return piece_of_read(n_left, most, room, exact=self.context.exact)
+        return max(0, min(n_left, SCORED if sequence.is_scoring else most))
 
     def observe(self, seconds: float) -> None:
         """Record the time of the last pass."""
@@ -255,29 +241,30 @@ class Scheduler:
         shared = self.cache.shared(sequence.prompt, sequence.adapters)
         free = [slot for slot in self.slots if slot.running is None]
         slot = min(free, key=lambda slot: slot.last_use)
-        source, prefix = self._longest(sequence, free)
-        found = self.cache.find(sequence.prompt, sequence.reuse, prefix.length, sequence.adapters)
+        source, length = self._longest(sequence, free)
+        found = None
+        if sequence.reuse == "all":
+            found = self.cache.find(sequence.prompt, length, sequence.adapters)
         if source.is_repeated_in(sequence.prompt, sequence.adapters):
             slot = source
         elif source is not slot:
             _, own = self._longest(sequence, [slot])
-            if prefix.length < own.length + self._least_copied:
-                source, prefix = slot, own
+            if length < own + self._least_copied:
+                source, length = slot, own
         if not slot.is_repeated_in(sequence.prompt, sequence.adapters):
-            self.cache.save(slot, prefix.length if slot is source else 0, source)
+            self.cache.save(slot, length if slot is source else 0, source)
         slot.running, sequence.slot = sequence, slot.number
         if found is None or not self._restore(sequence, *found):
-            self._begin(sequence, source, prefix)
+            self._begin(sequence, source, length)
         self._plan_stops(sequence, shared)
         sequence.shares = self._shared_prompt(sequence)
 
-    def _restore(self, sequence: Sequence, saved: Saved, prefix: Prefix) -> bool:
+    def _restore(self, sequence: Sequence, saved: Saved, length: int) -> bool:
         """Load a saved prefix into a sequence's slot; returns whether this succeeded."""
         slot = self.slots[sequence.slot]
-        slot.tokens, slot.reads, slot.following = sequence.tokens, prefix.reads, None
-        slot.adapters = sequence.adapters
-        done = self.cache.restore(saved, slot, prefix.length)
-        sequence.n_decoded = sequence.stats.cached_tokens = prefix.length if done else 0
+        slot.tokens, slot.n_prompt, slot.adapters = sequence.tokens, sequence.n_prompt, sequence.adapters
+        done = self.cache.restore(saved, slot, length)
+        sequence.n_decoded = sequence.stats.cached_tokens = length if done else 0
         return done
 
     @property
@@ -285,9 +272,9 @@ class Scheduler:
         """The fewest tokens that are worth waiting for or copying. Between streams llama.cpp copies the whole cache."""
         return max(LEAST_SHARED, self.context.n_ctx // 128 if self.context.streams else 0)
 
-    def _begin(self, sequence: Sequence, source: Slot, prefix: Prefix) -> None:
+    def _begin(self, sequence: Sequence, source: Slot, length: int) -> None:
         """Let a sequence's slot start with a prefix that is in the cache of `source`."""
-        slot, length = self.slots[sequence.slot], prefix.length
+        slot = self.slots[sequence.slot]
         if slot is not source:
             self.context.forget(slot.number)
             slot.checkpoints = {}
@@ -295,9 +282,8 @@ class Scheduler:
                 self._copy(source, slot, length)
         if not length or not cut(self.context, slot, length):
             self.context.forget(slot.number)
-            slot.checkpoints, length, prefix = {}, 0, Prefix(0, [(0, sequence.n_prompt)])
-        slot.tokens, slot.reads, slot.following = sequence.tokens, prefix.reads, None
-        slot.adapters = sequence.adapters
+            slot.checkpoints, length = {}, 0
+        slot.tokens, slot.n_prompt, slot.adapters = sequence.tokens, sequence.n_prompt, sequence.adapters
         sequence.n_decoded = sequence.stats.cached_tokens = length
         sequence.stops = [stop for stop in sequence.stops if stop - length >= BETWEEN_STOPS]
 
@@ -314,47 +300,43 @@ class Scheduler:
             self.context.forget(slot.number)
         slot.checkpoints = {place: state for place, state in source.checkpoints.items() if place <= length}
 
-    def _longest(self, sequence: Sequence, slots: list[Slot]) -> tuple[Slot, Prefix]:
-        """Return the slot with the longest usable prefix of a prompt, now or once its sequence has read it; an empty
-        slot if there is none."""
-        best, longest = Slot(NO_SLOT), Prefix(0, [(0, sequence.n_prompt)])
-        for slot in slots:
-            if slot.running is None and sequence.reuse == "running":
-                continue
-            prefix = self._prefix(sequence, slot)
-            if prefix.length > longest.length:
-                best, longest = slot, prefix
-        return best, longest
+    def _longest(self, sequence: Sequence, slots: list[Slot]) -> tuple[Slot, int]:
+        """Return the slot with the longest usable prefix of a prompt, now or once its sequence has read it, and the
+        number of its tokens; an empty slot if there is none."""
+        usable = [slot for slot in slots if sequence.reuse == "all" or slot.running is not None]
+        lengths = [(slot, self._prefix(sequence, slot)) for slot in usable]
+        return max([(Slot(NO_SLOT), 0), *lengths], key=lambda found: found[1])
 
-    def _prefix(self, sequence: Sequence, slot: Slot) -> Prefix:
-        options = {"exact": self.context.exact, "cuttable": self._cuttable}
-        return slot.prefix(sequence.prompt, sequence.reuse, sequence.adapters, **options)
+    def _prefix(self, sequence: Sequence, slot: Slot) -> int:
+        if sequence.reuse == "nothing":
+            return 0
+        return slot.prefix(sequence.prompt, sequence.adapters, cuttable=self._cuttable)
 
     @property
     def _cuttable(self) -> bool:
         return bool(self.context.model.can_roll_back)
 
-    def _shared_prompt(self, sequence: Sequence) -> tuple[Sequence, Prefix] | None:
+    def _shared_prompt(self, sequence: Sequence) -> tuple[Sequence, int] | None:
         """Return an earlier, unfinished sequence that reads the same tokens, such as another sample of one prompt, and
         these tokens."""
         before = self.active[: self.active.index(sequence)] if sequence in self.active else self.active
-        slot, prefix = self._longest(sequence, [self.slots[other.slot] for other in before if other.finish is None])
-        if slot.running is None or prefix.length < sequence.n_decoded + self._least_copied:
+        slot, length = self._longest(sequence, [self.slots[other.slot] for other in before if other.finish is None])
+        if slot.running is None or length < sequence.n_decoded + self._least_copied:
             return None
-        return slot.running, prefix
+        return slot.running, length
 
     def _waits(self, sequence: Sequence) -> bool:
         """Return whether another sequence must first decode the shared prompt; if it has, copy its cells."""
         while sequence.shares is not None:
-            other, prefix = sequence.shares
+            other, length = sequence.shares
             slot = self.slots[other.slot]
             is_going_on = slot.running is other and other.finish is None
-            if is_going_on and other.n_decoded < prefix.length:
+            if is_going_on and other.n_decoded < length:
                 return True
             if not is_going_on or not self._cuttable:
-                prefix = self._prefix(sequence, slot)
-            if prefix.length > sequence.n_decoded and slot.running in (other, None):
-                self._begin(sequence, slot, prefix)
+                length = self._prefix(sequence, slot)
+            if length > sequence.n_decoded and slot.running in (other, None):
+                self._begin(sequence, slot, length)
             # If the other sequence ended too soon, a third one may have more of the prompt.
             sequence.shares = None if is_going_on else self._shared_prompt(sequence)
         return False
@@ -370,9 +352,8 @@ class Scheduler:
         """
         if sequence.reuse == "running" or not self.cache.makes_checkpoints:
             return
-        n_last_read = sequence.n_prompt - max(self.slots[sequence.slot].reads[-1][0], sequence.end_of_images)
-        last = sequence.n_prompt - max(LEFT_OUT, end_of_read(n_last_read, exact=self.context.exact))
-        last, shared = (self._place_of_stop(sequence, stop) for stop in (last, shared))
+        stops = sequence.n_prompt - LEFT_OUT, shared
+        last, shared = (self._place_of_stop(sequence, stop) for stop in stops)
         at = sequence.n_decoded
         if at - max((*self.slots[sequence.slot].checkpoints, 0)) >= BETWEEN_STOPS > last - at:
             sequence.stops.append(at)
@@ -381,13 +362,11 @@ class Scheduler:
                 sequence.stops.append(at := stop)
 
     def _place_of_stop(self, sequence: Sequence, stop: int) -> int:
-        """Return where to make a checkpoint instead of at `stop`: never within an image, nor where it would leave a
-        narrow piece of a wide read."""
+        """Return where to make a checkpoint instead of at `stop`: never within an image."""
         if not sequence.images or not 0 <= stop < sequence.n_prompt:
             return stop
-        start, end = sequence.part_at(stop)
-        cuts_wide = end - start >= WIDE > min(stop - start, end - stop)
-        return start if start in sequence.images or cuts_wide else stop
+        start, _ = sequence.part_at(stop)
+        return start if start in sequence.images else stop
 
     def _mark(self, sequence: Sequence) -> None:
         """Make a checkpoint if a sequence has reached the position of its next one."""

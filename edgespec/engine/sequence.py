@@ -25,23 +25,11 @@ from edgespec.llama.projector import Cells
 
 NO_SLOT = -1
 
-Reuse = Literal["nothing", "running", "prompts", "answers"]
-"""The cached tokens that a prompt may use. "nothing"; "running": prompts of running sequences; "prompts": those of
-finished sequences too; "answers": also generated tokens, so that a chat continues where it ended."""
-
-Read = tuple[int, int]
-"""The start and the end of a prompt, or of the end of one, that was read at once."""
+Reuse = Literal["nothing", "running", "all"]
+"""The cached tokens that a prompt may use: none, those of running sequences, or all."""
 
 State = NDArray[np.uint8]
 """The memory of a sequence, as `Context.save` returns it."""
-
-
-class Prefix(NamedTuple):
-    """The first `length` tokens of a prompt, which are cached. `reads` are the reads of the whole prompt, the rest
-    included."""
-
-    length: int
-    reads: list[Read]
 
 
 def mode_of(
@@ -95,8 +83,8 @@ class Sequence:
     n_prompt: int = 0
     #: The names of drafters that failed and are off for this answer.
     off: set[str] = field(default_factory=set)
-    #: Another sequence that reads the same prompt, and the prefix that this sequence waits for.
-    shares: tuple[Sequence, Prefix] | None = None
+    #: Another sequence that reads the same prompt, and the number of tokens for which this sequence waits.
+    shares: tuple[Sequence, int] | None = None
     #: Positions in the prompt where a pass must end, because a checkpoint is made there.
     stops: list[int] = field(default_factory=list)
     #: Set when the sequence is finished.
@@ -139,11 +127,6 @@ class Sequence:
     def is_at_image(self) -> bool:
         """True if the next token to decode is the first of an image."""
         return self.n_decoded in self.images
-
-    @property
-    def end_of_images(self) -> int:
-        """The position after the last image; 0 if there is none."""
-        return max((start + image.n for start, image in self.images.items()), default=0)
 
     def part_at(self, position: int) -> tuple[int, int]:
         """Return the start and the end of the part of the prompt at this position: an image, or text between images."""

@@ -149,7 +149,8 @@ class Speculator:
 
     def _context(self, part: Scheduled, n_parts: int) -> ProposalContext:
         sequence, n_max = part.sequence, 0
-        if part.is_complete and not (sequence.is_prefill and (part.n_pending > 1 or sequence.is_at_image)):
+        # No draft is verified with the end of a prompt: drafts do not depend on how much of it was cached.
+        if part.is_complete and not sequence.is_prefill:
             room = self.context.n_ctx - len(sequence.tokens)
             most = self.n_max if sequence.drafting is None else sequence.drafting.n_max
             n_max = min(most, self.scheduler.most_rows - 1, sequence.remaining - 1, room)

@@ -9,9 +9,8 @@ from edgespec.core.draft import Draft
 from edgespec.core.exactness import branches_decoded_again
 from edgespec.core.sampling import FloatRow
 from edgespec.engine.scheduler import Scheduler
-from edgespec.engine.sequence import Scheduled, Sequence
-from edgespec.errors import GenerationError
-from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.engine.sequence import Scheduled
+from edgespec.llama.context import CacheFullError, Context
 from edgespec.llama.projector import Cells, EncodingError
 
 
@@ -81,23 +80,6 @@ class TargetRunner:
         """Free the branches of a draft."""
         self.context.release(part.branches)
         part.branches = []
-
-    def catch_up(self, sequence: Sequence) -> None:
-        """Decode the accepted tokens of a finished answer that are not in the cache yet, because they were on another
-        branch.
-
-        Decode them now: the next prompt of the chat would otherwise read these tokens with its own, possibly in a wide
-        pass, and round differently.
-        """
-        start, end = sequence.n_decoded, len(sequence.tokens) - 1
-        if sequence.n_prompt <= start < end:
-            tokens, ids = sequence.tokens[start:end], [(sequence.slot,)] * (end - start)
-            self.context.adapters = sequence.adapters
-            try:
-                self.context.decode(tokens, range(start, end), ids, [False] * (end - start - 1) + [True])
-                sequence.n_decoded = end
-            except (CancelledError, CacheFullError, GenerationError):  # no harm: the answer is complete
-                self.scheduler.keep(sequence, start)
 
     def _read_image(self, part: Scheduled, image: Cells) -> None:
         sequence = part.sequence

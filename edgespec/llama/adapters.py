@@ -33,7 +33,6 @@ class Adapters:
     Attributes:
         default: The set of requests that do not ask for another one.
         facts: All that the results depend on: the files and their default scales.
-        types: The types of their weights.
     """
 
     def __init__(self, model: Model, adapters: Sequence[Adapter], headers: Sequence[Header]) -> None:
@@ -42,7 +41,6 @@ class Adapters:
         self.default = _usable(enumerate(self._scales))
         self._handles = [_load(model, adapter) for adapter in adapters]
         self.facts = [[*file_facts(adapter.path), adapter.scale] for adapter in adapters]
-        self.types = frozenset(name for header in headers for name in header.weight_types)
 
     @property
     def every(self) -> AdapterSet:

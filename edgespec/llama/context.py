@@ -18,10 +18,8 @@ from numpy.typing import NDArray
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.core.exactness import NARROW
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
-from edgespec.llama import kernels
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.batch import NativeBatch, check_layers, inputs, row, states, switch, switch_states
 from edgespec.llama.cache_type import cache_type
@@ -29,13 +27,13 @@ from edgespec.llama.library import IS_SET, api, complaints, default_threads, fir
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
 from edgespec.llama.sequences import Sequences
-from edgespec.llama.thread_choice import ThreadChoice
+from edgespec.llama.thread_choice import WIDE, ThreadChoice
 from edgespec.llama.threads import attach_threads, free_threads, idle_s
-from edgespec.settings import Attention
+from edgespec.settings import Switch
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
-_FLASH = {"auto": -1, "off": 0, "on": 1, "wide": 0}
+_FLASH = {"auto": -1, "off": 0, "on": 1}
 
 
 class CacheFullError(Exception):
@@ -50,9 +48,9 @@ class Context(Sequences, Closable):
     """The KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
 
     `max_outputs` limits the rows that one decode of drafts may ask for, and `n_scored` those of a decode that scores a
-    prompt. `branches` is the number of further sequences for trees.
-    `scratch` tokens have room beyond `n_ctx`. `rollback` is how many tokens of a decode a recurrent model should be
-    able to remove again. `exact` sets the bounds of `kernels`. `streams` gives each sequence a separate cache, without
+    prompt. `branches` is the number of further sequences for trees. `scratch` tokens have room beyond `n_ctx`.
+    `rollback` is how many tokens of a decode a recurrent model should be able to remove again. `exact` says that passes
+    give each token the logits of a pass of its own (`kernels`). `streams` gives each sequence a separate cache, without
     branches. `other` is the target's context, for a draft head that shares its weights, and `mtp` asks for the graph of
     the model's MTP block. With a `pooling`, passes give a row for each sequence (`PooledContext`). Raises UsageError,
     OutOfMemoryError.
@@ -79,7 +77,7 @@ class Context(Sequences, Closable):
         threads_batch: int = 0,
         cache_type_k: str = "f16",
         cache_type_v: str = "f16",
-        flash_attention: Attention = "auto",
+        flash_attention: Switch = "auto",
         n_batch: int = 512,
         branches: int = 0,
         scratch: int = 0,
@@ -106,7 +104,7 @@ class Context(Sequences, Closable):
         self._branches = list(range(sequences, sequences + branches))
         self.threads = threads or default_threads()
         self.threads_batch = threads_batch or self.threads
-        chooses = exact and kernels.have_bounds() and not (threads or threads_batch or model.is_offloaded)
+        chooses = exact and not (threads or threads_batch or model.is_offloaded)
         self._choice = ThreadChoice(self.threads, idle_s) if chooses and self.threads > 1 else None
         self.threads_now = self.threads
         self.on_threads: Callable[[int], None] = lambda threads: None
@@ -124,10 +122,6 @@ class Context(Sequences, Closable):
         if adapters:
             self.fingerprint["adapters"] = adapters.facts
         self.exact, self.streams = exact, streams
-        types = {*model.header.weight_types, cache_type_k.upper(), cache_type_v.upper()}
-        types |= adapters.types if adapters else frozenset()
-        flash = flash_attention != "off"
-        self.bounds = kernels.exact_bounds(types, flash=flash) if exact else kernels.fast_bounds(types)
         cells = n_ctx * sequences + scratch
         # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.
@@ -158,7 +152,6 @@ class Context(Sequences, Closable):
         self._idle = CancelFlag()
         params.abort_callback = IS_SET
         params.abort_callback_data = ctypes.addressof(self._idle.buffer)
-        kernels.use(self.bounds)  # the size of buffers depends on them
         with complaints() as lines:
             self._native = api.llama_init_from_model(model.handle, params)
         if not self._native:
@@ -228,7 +221,6 @@ class Context(Sequences, Closable):
             )
         if self._batch.all_outputs:
             self.hidden_states(on=False)
-        kernels.use(self.bounds)  # the projector computes with them, too
         rows = image.rows()
         self._positions.add(sequence, start, image.n, image.n_positions)
         positions = image.positions(self._positions.position(sequence, start))
@@ -258,10 +250,9 @@ class Context(Sequences, Closable):
     def _decode(self, batch: Any, starts: dict[int, int]) -> None:
         """Decode a native batch; `starts` are the tokens from which a recurrent memory can then be cut. Raises as
         `decode`."""
-        kernels.use(self.bounds)
         if self._adapters:
             self._adapters.use(self._handle, self.adapters)
-        choice, is_compared = self._choice, batch.n_tokens <= NARROW
+        choice, is_compared = self._choice, batch.n_tokens < WIDE
         if choice is not None:
             self._use_threads(choice.threads if is_compared else choice.begin_wide(perf_counter()))
         started_s, started_cpu_s = perf_counter(), process_time()

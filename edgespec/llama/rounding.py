@@ -17,20 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.core.exactness import NARROW
 from edgespec.files.cache import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 
 # A cache is attended to in steps of 256 tokens; rows on both sides of the first step are measured before an answer.
-NEAR_STEP, FEW_ROWS = 250, 16
+NEAR_STEP, FEW_ROWS = 250, 8
 # The effect of branches on a cache shows in some rows only.
-BRANCH_ROWS = 48
-_WIDTHS = (*range(2, 9), 12, 15, 16, 24, 31, 32, 48)
-# On two cores this takes half a minute for large weights, which are therefore measured at fewer widths: one in each
-# kind of tile and of leftover rows. The size of the model decides, not the time, since the result can change texts.
-LARGE_BYTES = 2_000_000_000
-_FEWER_WIDTHS, _FEWER_ROWS, _FEWER_BRANCH_ROWS = (2, 3, 5, 8, 16, 31), 8, 16
+BRANCH_ROWS = 16
+_WIDTHS = (2, 3, 5, 8, 16, 31)
 _TEXT = (
     "The river rose in the night, and by the morning the lower road was gone. People came out to look at it.\n"
     "def mean(values):\n    if not values:\n        raise ValueError('no values')\n    return sum(values)\n"
@@ -93,13 +88,10 @@ def measure_widths(
     """Decode the same tokens at widths up to `widest`, each in two places of its pass, and compare the rows.
 
     Uses sequence 0, which is empty afterwards, and needs `widest` outputs. The effect of branches on later rows counts
-    as a difference too. For a model of `LARGE_BYTES`, fewer widths are measured.
+    as a difference too. The first `n_past` tokens are read in passes of other widths than those that are compared.
     """
-    looked_at, n_few, n_rows = _WIDTHS, FEW_ROWS, BRANCH_ROWS
-    if context.model.size_bytes >= LARGE_BYTES:
-        looked_at, n_few, n_rows = _FEWER_WIDTHS, _FEWER_ROWS, _FEWER_BRANCH_ROWS
-    widths = [width for width in looked_at if width < widest] + [widest]
-    n_rows = n_rows if context.free_branches else n_few
+    widths = [width for width in _WIDTHS if width < widest] + [widest]
+    n_rows = BRANCH_ROWS if context.free_branches else FEW_ROWS
     n_passes = n_rows + 2 * len(widths) + (2 * n_rows if context.free_branches else 0)
     total, done = n_past / 8 + n_passes, 0.0
 
@@ -112,12 +104,12 @@ def measure_widths(
     try:
         prefix = text_of(context, n_past)
         tokens, plain = _generate(context, prefix, step, n_rows)
-        text, few = prefix + tokens, plain[:n_few]
+        text, few = prefix + tokens, plain[:FEW_ROWS]
         rows: dict[int, list[NDArray[np.float32]]] = {}
         for width in widths:
             # The few rows at the start of a pass, and at its end after as many earlier tokens as fit.
-            before = max(1, width - n_few)
-            whole = _decode_once(context, text, n_past, min(width, n_few), width, step)
+            before = max(1, width - FEW_ROWS)
+            whole = _decode_once(context, text, n_past, min(width, FEW_ROWS), width, step)
             shifted = _decode_once(context, text, n_past - before, width, width, step)
             rows[width] = [whole, shifted[before:]]
         branched = 0.0
@@ -146,12 +138,8 @@ def text_of(context: Context, length: int) -> list[int]:
 def _generate(context: Context, prefix: list[int], step: Step, n_rows: int) -> tuple[list[int], NDArray[np.float32]]:
     """Decode the prefix, then `n_rows` times the best token. Returns ids[n] and the rows float32[n, V] after each."""
     context.forget(0)
-    # The end of the prefix is decoded again together with later tokens, and so must be decoded in a narrow pass here.
-    wide = max(0, len(prefix) - NARROW)
-    chunk = min(context.n_batch, 64)
-    starts = [*range(0, wide, chunk), wide]
-    for start, end in zip(starts, [*starts[1:], len(prefix)], strict=True):
-        part = prefix[start:end]
+    for start in range(0, len(prefix), context.n_batch):
+        part = prefix[start : start + context.n_batch]
         n = len(part)
         context.decode(part, range(start, start + n), [(0,)] * n, [False] * (n - 1) + [True])
         step(n / 8)  # a prompt token costs far less than a pass

@@ -22,6 +22,7 @@ BETTER = 1.05  # a number of threads that is not faster by this factor is not wo
 FIRST_WAIT, MOST_WAIT = 4, 64  # time until the next trial, in durations of a trial; doubled by each trial that fails
 WAIT_BACK = 16  # the same after a change, until the number before it is tried again
 LESS = 0.75  # factor by which the share of the time changes if other programs have started
+WIDE = 64  # tokens of a pass from which on passes are not compared, since each takes long
 GAIN = 1 / 8  # weight of the last pass in the mean time of its width
 PAUSE_S = 1.0  # time without passes after which other programs may have started or ended
 

@@ -260,14 +260,11 @@ class Answering(Loop):
     def _reuse(self, request: Request) -> Reuse:
         """Return how much of the KV cache a request may use.
 
-        A chat continues from its last answer. If bits depend on the pass in which a token was read, prompts that are
-        completed verbatim are read again.
+        If bits depend on the pass in which a token was read, prompts that are completed verbatim are read again.
         """
         if not request.cache_prompt or request.prompt_logprobs is not None:
             return "nothing"
-        if any(message.role == "assistant" for message in request.messages):
-            return "answers"
-        return "prompts" if request.messages or self.context.exact else "running"
+        return "all" if request.messages or self.context.exact else "running"
 
     def _last_bytes(self, begun: list[int]) -> bytes:
         """Return the last bytes of the text that an answer continues. Three tokens are enough, since an unfinished

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.core import exactness
 from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
@@ -208,8 +207,6 @@ def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: in
     why_not = ""
     if leaves > 1:
         why_not = "only chains can be drafted ahead, not trees (--spec-tree)"
-    elif target.bounds != draft.bounds:
-        why_not = "the kernels of these two models need different bounds (--fast has the same for all)"
     if settings.overlap == "on" and why_not:
         note(f"drafting is not overlapped: {why_not}")
     elif settings.overlap == "on" and shared:
@@ -300,8 +297,7 @@ class LoadedDrafters:
             drafting.pace.longest = drafting.n_max
         n_max, most = settings.draft_n_max, self._engine.scheduler.most_rows
         if drafting.drafters and n_max >= most and n_max > DRAFT_N_MAX:
-            is_measured = most < exactness.NARROW
-            why = "wider passes round differently on this machine" if is_measured else "--exact has no wider passes"
+            why = "wider passes round differently on this machine"
             self._note(f"drafts are at most {most - 1} tokens: {why} (--fast allows them)")
         self.settings = settings
         leaves = min(settings.spec_tree, self._leaves)

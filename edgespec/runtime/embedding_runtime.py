@@ -158,6 +158,7 @@ def pooled_plan(header: Header, settings: LoadSettings) -> Plan:
         flash_attention=settings.flash_attention,
         devices=chosen(settings.device),
         n_cpu_moe=settings.experts_on_cpu,
+        may_repack=settings.repack,
         pooling=pooling_of(header),
     )
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from edgespec.errors import OutOfMemoryError
-from edgespec.llama.kernels import have_bounds, interleaves, repacked_types, repacking_helps
+from edgespec.llama.kernels import have_exact_kernels, repacked_types
 from edgespec.llama.library import available_memory_bytes, gpus, supports_gpu, total_memory_bytes
 from edgespec.llama.model import Model, described
 from edgespec.llama.trial import extra_buffers_work, self_check
@@ -33,7 +33,7 @@ MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
 
 CACHE_SHARE, MOST_CACHE_BYTES = 8, 8 << 30  # of the free memory, for the prefix cache
 
-MOST_REPACKED = 0.75  # of the machine's memory, for repacked weights
+MOST_REPACKED = 0.75  # of the free memory, for repacked weights
 
 logger = logging.getLogger(__name__)
 
@@ -85,9 +85,8 @@ def fitted(
         )
     if workers:
         note(where_layers_are(fit, [device.address for device in workers]))
-        changed = _repacked(replace(fit, split=())).repacked.intersection(fit.header.weight_types)
-        if changed and any(fit.split):
-            types = ", ".join(sorted(changed))
+        changed = _repacked(replace(fit, split=())).repacked - _repacked(fit).repacked
+        if types := ", ".join(sorted(changed & fit.header.weight_types)):
             note(f"{types} weights are not repacked with workers: other texts than without --rpc, and slower")
     elif free_vram:
         where = placement(fit, free_vram)
@@ -189,16 +188,16 @@ def _is_left_out(plan: Plan, wanted: Offload) -> bool:
 def repacks(plan: Plan) -> bool:
     """True if weights are repacked where this build can.
 
-    Not if repacking crashes or does not help, or with workers: they repack nothing, and results must not depend on
-    where a layer is. Nor if the weights take most of this machine's memory: then the system has to be able to drop
-    them. Free memory does not count, since it would change texts.
+    Not if repacking crashes, or if the weights take most of the free memory, since the system has to be able to drop
+    them. With the kernels of llama.cpp, repacked weights give other results, so nothing is repacked with workers, which
+    repack nothing.
     """
-    helps = repacking_helps(plan.header.weight_types, exact=plan.exact)
-    return self_check() == "works" and helps and not any(plan.split) and not _is_too_large(plan)
+    is_wanted = plan.may_repack and (have_exact_kernels() or not any(plan.split))
+    return is_wanted and self_check() == "works" and not _is_too_large(plan)
 
 
 def _is_too_large(plan: Plan) -> bool:
-    return plan.header.weights_bytes > MOST_REPACKED * total_memory_bytes()
+    return plan.header.weights_bytes > MOST_REPACKED * available_memory_bytes()
 
 
 def copies(plan: Plan) -> bool:
@@ -207,7 +206,7 @@ def copies(plan: Plan) -> bool:
     Then this build uses huge pages, which makes narrow passes faster. Weights that would take half of the free memory
     are mapped, since the system can drop mapped pages.
     """
-    has_huge_pages = sys.platform == "linux" and have_bounds()
+    has_huge_pages = sys.platform == "linux" and have_exact_kernels()
     return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
 
 
@@ -219,8 +218,8 @@ def open_model(
 ) -> Model:
     """Load the weights of a plan as this build can. Raises ModelFileError, OutOfMemoryError."""
     header = plan.header
-    if interleaves() and not plan.gpu_layers and _is_too_large(plan):
-        note(f"{header.path.name} takes most of the memory: it stays in its file, and drafts and prompts cost more")
+    if have_exact_kernels() and plan.may_repack and not plan.gpu_layers and _is_too_large(plan):
+        note(f"{header.path.name} takes most of the free memory: it stays in its file, and passes take longer")
     place: dict[str, Any] = {"gpu_layers": plan.gpu_layers, "devices": plan.devices, "n_cpu_moe": plan.n_cpu_moe}
     if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
         extra_buffers = self_check() == "works" and repacks(plan)
@@ -277,4 +276,4 @@ def _repacked(plan: Plan) -> Plan:
     """Return the plan with the types of weights that this build repacks. With layers on a GPU it repacks none."""
     types = repacked_types() if not plan.gpu_layers and repacks(plan) else frozenset[str]()
     draft = _repacked(plan.draft) if plan.draft else None
-    return replace(plan, repacked=types, interleaves=bool(types) and interleaves(), draft=draft)
+    return replace(plan, repacked=types, interleaves=bool(types) and have_exact_kernels(), draft=draft)

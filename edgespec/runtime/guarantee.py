@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from edgespec.core import exactness
 from edgespec.engine.width_classes import WidthClasses, measured_classes
 from edgespec.llama.context import Context
 from edgespec.llama.installing import exact_build
-from edgespec.llama.kernels import have_bounds
+from edgespec.llama.kernels import have_exact_kernels, is_own_build
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.settings import LoadSettings
 
 # By default, a class of widths is used if it makes plain passes at most this many times as slow; --strict uses any.
 MOST_COST = 1.1
+LEAST_VERIFIED = 4  # tokens of a pass that are enough to verify drafts: in a narrower one, drafting does not pay off
 
 
 def may_pad(settings: LoadSettings, *, on_gpu: bool) -> bool:
@@ -36,7 +36,7 @@ class Guarantee:
         self.classes: WidthClasses | None = None
         self.width_class: tuple[int, int] | None = None
         if context.exact and (drafts or settings.strict):
-            widest = min((1 + settings.draft_n_max) * settings.sequences, exactness.NARROW, context.max_outputs)
+            widest = min((1 + settings.draft_n_max) * settings.sequences, context.max_outputs)
             self._widths = measured_widths(context, widest, lambda done: progress("rounding", done))
         # With some layers on the CPU, wider passes cost more than is accepted by default.
         if may_pad(settings, on_gpu=context.model.is_on_gpu) and self.rounding != 0.0:
@@ -51,14 +51,15 @@ class Guarantee:
 
     @property
     def most_rows(self) -> int:
-        """The most tokens of a pass that verifies drafts."""
-        context, widths = self._context, self._widths
+        """The most tokens of a pass that verifies drafts.
+
+        If passes that are wide enough for drafts round differently, drafts may change the text, and a note says so.
+        """
         if self.width_class:
             return self.width_class[1]
-        if not context.exact:
-            return context.n_batch
-        exact_to, widest = (None, 0) if widths is None else (widths.exact_to, widths.widest)
-        return exactness.widest_verification(exact_to, widest, min(context.n_batch, context.max_outputs))
+        widths = self._widths
+        is_limited = widths is not None and self.rounding == 0.0 and widths.exact_to < widths.widest
+        return widths.exact_to if widths is not None and is_limited else self._context.n_batch
 
     @property
     def rounding(self) -> float | None:
@@ -67,7 +68,8 @@ class Guarantee:
             return 0.0 if self.width_class else self.classes.max_difference
         if self._widths is None:
             return None
-        return 0.0 if self.most_rows <= self._widths.exact_to else self._widths.max_difference
+        is_exact = self._widths.exact_to >= min(LEAST_VERIFIED, self._widths.widest)
+        return 0.0 if is_exact else self._widths.max_difference
 
     @property
     def way_out(self) -> str:
@@ -76,7 +78,7 @@ class Guarantee:
         is_known = self.rounding is not None or not context.exact  # what cannot be measured cannot be prevented
         if self.rounding == 0.0 or settings.strict or not is_known or not context.model.can_roll_back:
             return ""
-        if not settings.exact and not context.model.gpu_layers and have_bounds():
+        if not settings.exact and not context.model.gpu_layers and have_exact_kernels():
             return "leaving out --fast"
         if settings.sequences > 1 or settings.spec_tree > 1:  # --strict excludes them
             return ""
@@ -104,8 +106,10 @@ class Guarantee:
                 cost = f"{self.classes.cost(best[0]):.2f} times as slow"
                 return f"exact passes would be {cost} on this GPU: {may} (--strict prevents it, --fast accepts it)"
             return f"this GPU rounds differently for each number of tokens in a pass: {may}"
-        if not have_bounds():
+        if not is_own_build():
             return f"this build of llama.cpp lacks edgespec's kernels: {may}. To install them: {exact_build()}"
+        if not have_exact_kernels():
+            return f"edgespec's kernels need a processor with AVX2 or NEON: {may} (--strict prevents it)"
         if self.rounding is None and self._context.exact:
             return ""
         return f"logits depend on the width of a pass here: {may} (--strict prevents it, --fast accepts it)"

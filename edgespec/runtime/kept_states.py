@@ -1,6 +1,6 @@
 """The KV cache of chats in files, so that another process can continue a chat without reading it again.
 
-A file has the content of a slot: its tokens, how they were read, and the state of the KV cache after them. It is used
+A file has the content of a slot: its tokens and the state of the KV cache after them. It is used
 only if it is complete (it ends with a digest) and exactly valid here: `facts` are all that the bits of a state depend
 on.
 
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from edgespec.core.exactness import WIDE
 from edgespec.core.prefix import common_prefix
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import State
@@ -36,7 +35,7 @@ SHARE = 1 / 2  # of the time that reading the tokens takes
 NO_TIME = -1
 MEMORY_SHARE = 3 / 4  # of the free memory, for a copy of a state
 
-VERSION = 3  # increase it also when prompts are read in another way
+VERSION = 4  # of the file
 MOST_HEADER = 1 << 25  # bytes
 CHUNK = 1 << 24
 DIGEST = 32
@@ -126,8 +125,7 @@ class KeptStates:
 
     def _length(self, slot: Slot, prompt: list[int]) -> int:
         can_cut = bool(self._context.model.can_roll_back)
-        adapters = self._context.default_adapters
-        return slot.prefix(prompt, "answers", adapters, exact=self._context.exact, cuttable=can_cut).length
+        return slot.prefix(prompt, self._context.default_adapters, cuttable=can_cut)
 
     def _is_worth(self, n_tokens: int, n_bytes: int, share: float) -> bool:
         return 0 < n_bytes / self._bytes_per_s <= share * n_tokens * self._scheduler.cache.read_s
@@ -148,8 +146,6 @@ def facts_of(context: Context) -> dict[str, Any]:
         "build": build_id(),
         "context": context.fingerprint,
         "cells": [context.n_ctx, context.n_batch, context.sequences],
-        "bounds": list(context.bounds),
-        "wide": WIDE,
     }
 
 
@@ -165,8 +161,7 @@ def write(
     header = {
         "facts": facts,
         "tokens": [*map(int, slot.tokens)],
-        "reads": slot.reads,
-        "following": slot.following,
+        "n_prompt": slot.n_prompt,
         "states": [[place, one.nbytes] for place, one in states.items()],
     }
     parts = [memoryview(json.dumps(header).encode() + b"\n"), *(one.data for one in states.values())]
@@ -196,8 +191,7 @@ def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) 
             if header["facts"] != json.loads(json.dumps(facts)):
                 return None
             sizes = {int(place): int(size) for place, size in header["states"]}
-            reads, following = [(int(start), int(end)) for start, end in header["reads"]], header["following"]
-            slot = Slot(0, [*map(int, header["tokens"])], reads, None if following is None else int(following))
+            slot = Slot(0, [*map(int, header["tokens"])], int(header["n_prompt"]))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
             raise DamagedStateError(f"its header cannot be read ({error})") from error
         n_bytes, digest = sum(sizes.values()), blake2b(line, digest_size=DIGEST)

@@ -36,7 +36,7 @@ from edgespec.llama.adapters import Adapters
 from edgespec.llama.breakers import BreakerFinder
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.kernels import have_bounds
+from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.model import Model
 from edgespec.llama.rendering import renderer
 from edgespec.llama.template import ChatTemplate
@@ -198,7 +198,7 @@ class ModelSession(Closable):
                 self._note(f"decoding without speculation: {why_not}")
             names, draft_header = [], None
         self._say_what_is_left_out(names, drafts=drafts and not why_not)
-        if self.guarantee.warning and (names or not have_bounds()):
+        if self.guarantee.warning and (names or not have_exact_kernels()):
             note(self.guarantee.warning)
         if found.missing_draft and settings.uses_draft and draft_path is None and not self._why_plain():
             self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")

@@ -12,10 +12,10 @@ from edgespec.engine.width_classes import WIDEST
 from edgespec.gguf_file.head_check import is_head, n_features
 from edgespec.gguf_file.header import Header
 from edgespec.llama.devices import chosen
-from edgespec.llama.kernels import have_bounds
+from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.workers import RemoteDevice
 from edgespec.models.memory.estimate import Plan
-from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
+from edgespec.models.memory.fit import usual_context, wanted_attention
 from edgespec.runtime.fitting import fitted, sequences_that_fit, uses_gpu
 from edgespec.runtime.guarantee import may_pad
 from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MTP, SHARED_DRAFT_TOKENS, LoadSettings, fixed_length
@@ -47,7 +47,7 @@ class Planner:
     @property
     def is_exact(self) -> bool:
         """True if passes must give each token the logits of a single-token pass."""
-        return self._given.exact and have_bounds() and not self._on_gpu
+        return self._given.exact and have_exact_kernels() and not self._on_gpu
 
     def plan(self, draft: Header | None, names: Sequence[str], *, must_fit: bool = False) -> Plan:
         """Return what is loaded, in which contexts and where; `names` are those of the drafters.
@@ -97,18 +97,17 @@ class Planner:
             header,
             n_ctx=settings.ctx_size or usual_context(header),
             sequences=sequences,
-            max_outputs=min(outputs, exactness.NARROW) if exact else outputs,
+            max_outputs=outputs,
             n_scored=exactness.SCORED,
             cache_type_k=settings.cache_type_k,
             cache_type_v=settings.cache_type_v,
-            flash_attention=wanted_attention(
-                header, settings, settings.cache_type_k, settings.cache_type_v, exact=on_cpu
-            ),
+            flash_attention=wanted_attention(settings, exact=on_cpu),
             scratch=padding,
             rollback=settings.draft_n_max if names else 0,
             exact=exact,
             devices=chosen(settings.device),
             n_cpu_moe=settings.experts_on_cpu,
+            may_repack=settings.repack,
             mtp=MTP in names,
             projector=self._projector.stat().st_size if self._projector else 0,
             adapters=self._adapters,
@@ -118,25 +117,23 @@ class Planner:
             drafting = self._wanted_draft(draft, plan.n_ctx, leaves)
             plan = replace(plan, draft=drafting.as_head(n_features(draft)) if is_head(draft) else drafting)
         plan = self.with_branches(plan, leaves)
-        return with_room(replace(plan, streams=sequences > 1 and plan.can_stream), settings)
+        return replace(plan, streams=sequences > 1 and plan.can_stream)
 
     def _wanted_draft(self, draft: Header, n_ctx: int, leaves: int) -> Plan:
         """Return the plan of the draft; `n_ctx` is the context of the target."""
         settings, exact = self.settings, self.is_exact
-        cache_type_k = settings.cache_type_k_draft or settings.cache_type_k
-        cache_type_v = settings.cache_type_v_draft or settings.cache_type_v
-        plan = Plan(
+        return Plan(
             draft,
             n_ctx=settings.ctx_size_draft or n_ctx,
             sequences=settings.sequences,
             max_outputs=leaves * settings.sequences,
-            cache_type_k=cache_type_k,
-            cache_type_v=cache_type_v,
-            flash_attention=wanted_attention(draft, settings, cache_type_k, cache_type_v, exact=exact),
+            cache_type_k=settings.cache_type_k_draft or settings.cache_type_k,
+            cache_type_v=settings.cache_type_v_draft or settings.cache_type_v,
+            flash_attention=wanted_attention(settings, exact=exact),
             exact=exact,
             devices=chosen(settings.device_draft or settings.device),
+            may_repack=settings.repack,
         )
-        return with_room(plan, settings)
 
     def _drafted(self) -> int:
         """Return the maximum number of draft tokens in one pass, over all sequences."""

@@ -11,13 +11,13 @@ import re
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from edgespec.core.exactness import CELLS, NARROW
+from edgespec.core.exactness import CELLS
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
 from edgespec.gguf_file.head_check import BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
 from edgespec.models.memory.widths import IN_LAYER, Widths
-from edgespec.settings import CACHE_TYPES, Attention
+from edgespec.settings import CACHE_TYPES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
@@ -37,6 +37,7 @@ class Plan:
         split: The number of layers on each device of a worker, which the estimate treats as GPUs.
         repacked: The weight types that the build repacks.
         interleaves: It interleaves them, which includes the embeddings.
+        may_repack: False if the settings say that no weights are repacked.
         mtp: True if the MTP block is loaded, which has a separate context (`of_block`).
         features: The number of floats that a draft head reads of a token.
         projector: The size in bytes of the projector's file, which reads images.
@@ -52,7 +53,7 @@ class Plan:
     n_batch: int = 512
     cache_type_k: str = "f16"
     cache_type_v: str = "f16"
-    flash_attention: Attention = "auto"
+    flash_attention: Switch = "auto"
     branches: int = 0
     scratch: int = 0
     rollback: int = 0
@@ -64,6 +65,7 @@ class Plan:
     split: tuple[int, ...] = ()
     repacked: frozenset[str] = frozenset()
     interleaves: bool = False
+    may_repack: bool = True
     draft: Plan | None = None
     mtp: bool = False
     features: int = 0
@@ -83,13 +85,13 @@ class Plan:
 
     @property
     def stores_scores(self) -> bool:
-        """True if narrow passes have no flash attention, which stores no scores."""
-        return self.flash_attention in ("off", "wide")
+        """True without flash attention, which stores no scores."""
+        return self.flash_attention == "off"
 
     @property
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, except the model."""
-        placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "interleaves")
+        placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "interleaves", "may_repack")
         others = ("header", *placed, "draft", "mtp", "features", "projector", "adapters")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
@@ -267,8 +269,11 @@ def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
     return total, on_gpu, mapped, largest
 
 
-_LARGER = {"Q3_K": 114 / 110, "Q4_K": 148 / 144, "Q5_K": 180 / 176, "IQ4_XS": 138 / 136}
-"""How much larger interleaved weights are: some scales of six bits take eight."""
+_LARGER = {
+    "Q3_K": 114 / 110, "Q4_K": 148 / 144, "Q5_K": 180 / 176, "IQ4_XS": 138 / 136, "IQ1_M": 58 / 56, "TQ1_0": 66 / 54
+}  # fmt: skip
+"""How much larger interleaved weights are: some scales of three or six bits take four or eight, and digits with a base
+of three take two bits."""
 
 
 def _is_repacked(tensor: TensorInfo, plan: Plan) -> bool:
@@ -354,17 +359,13 @@ def _compute(plan: Plan, widths: Widths) -> tuple[int, int, int]:
 
     attention = tokens * (residuals + 2 * widths.query + widths.key_and_value) * _F32
     scores = _scores(plan, widths)
-    needed = scores
-    if _is_wide_flash(plan) and attends:  # the masks as F16, and a layer's values in the order of flash attention
-        streams = plan.sequences if plan.streams else 1
-        needed = max(scores, cells * (2 * tokens + streams * widths.key_and_value))
     if flash and attends:  # its kernels take no F32 keys and values: each layer's are copied as F16
         in_f32 = [plan.cache_type_k, plan.cache_type_v].count("f32")
         attention += in_f32 * cells * widths.key_and_value  # half the width, two bytes
     # The queries leave a gap that no buffer of a feed-forward network fits into.
     feed_forward = tokens * (residuals + widths.query + widths.feed_forward) * _F32
     adapted = tokens * max((each.shape[1] for one in plan.adapters for each in one.tensors.values()), default=0) * _F32
-    in_layers = inputs + adapted + max(attention + needed, feed_forward, _recurrence(plan, tokens))
+    in_layers = inputs + adapted + max(attention + scores, feed_forward, _recurrence(plan, tokens))
     logits = 0 if plan.header.architecture in WITHOUT_CACHE else _outputs(plan) * n_tokens(plan.header)
     at_the_end = (tokens * residuals + logits) * _F32  # after the masks are gone
     # A head's rows of logits, one for each token, do not fit into the space that its only layer needed.
@@ -372,19 +373,9 @@ def _compute(plan: Plan, widths: Widths) -> tuple[int, int, int]:
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
 
 
-def scores_bytes(plan: Plan) -> int:
-    """Return the bytes of attention scores without flash attention: as F32, and as F16 to be multiplied with values."""
-    return _scores(plan, Widths.of(plan.header)) * 3 // 2
-
-
-def _is_wide_flash(plan: Plan) -> bool:
-    """True if flash attention is used, but not in narrow passes."""
-    return plan.exact and plan.flash_attention == "wide"
-
-
 def _scores(plan: Plan, widths: Widths) -> int:
-    most = NARROW if _is_wide_flash(plan) else plan.n_batch
-    tokens = min(plan.n_ctx * plan.sequences + plan.scratch, most)
+    """Return the bytes of attention scores without flash attention."""
+    tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
     return _attended(plan) * tokens * widths.heads * _F32 if plan.stores_scores else 0
 
 

@@ -14,14 +14,12 @@ from functools import cache
 from edgespec.core.exactness import CELLS
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
-from edgespec.models.memory.estimate import Plan, estimate, scores_bytes
-from edgespec.settings import CACHE_TYPES, Attention, LoadSettings
+from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.settings import CACHE_TYPES, LoadSettings, Switch
 from edgespec.text.figures import size_of
 
 # Models are often trained for more context than most answers need or most machines can hold.
 DEFAULT_CTX_SIZE = 8192
-# Prefill passes; the smallest still holds a wide pass and its remainder (`Engine`), and is hardly slower on a CPU.
-BATCH_SIZES, SCORES_BYTES = (512, 256, 128), 512_000_000
 # The memory for context and buffers, in addition to the weights, if only the size of the weights is known.
 CONTEXT_SHARE, CONTEXT_BYTES = 0.1, 400_000_000
 TIGHT = 0.85  # of the memory: other programs take some, too
@@ -149,43 +147,6 @@ def usual_context(header: Header) -> int:
     return min(header.number("context_length") or DEFAULT_CTX_SIZE, DEFAULT_CTX_SIZE)
 
 
-def attention_of(header: Header, settings: LoadSettings) -> Attention:
-    """Return when a target on CPUs uses flash attention."""
-    exact = settings.exact or settings.strict
-    types = settings.cache_type_k, settings.cache_type_v
-    attention = wanted_attention(header, settings, *types, exact=exact)
-    plan = Plan(header, settings.ctx_size or usual_context(header), flash_attention=attention, exact=exact)
-    return with_room(plan, settings).flash_attention
-
-
-def wanted_attention(
-    header: Header, settings: LoadSettings, cache_type_k: str, cache_type_v: str, *, exact: bool
-) -> Attention:
-    """Return when a context uses flash attention, regardless of memory.
-
-    Where flash attention gives a token the same bits in every pass, it is always used. Elsewhere, single tokens and
-    drafts cost less without it, but prompts and sliding windows more; with it, cells of other branches are skipped, so
-    that a branch has the same sums as a chain. Quantised values need it. This is a rule and not a measurement: a
-    measurement with another result the next time would change texts.
-    """
-    from edgespec.llama.kernels import interleaves
-
-    if settings.flash_attention != "auto" or not exact:
-        return settings.flash_attention
-    is_quantised, has_trees = CACHE_TYPES[cache_type_v].block > 1, settings.spec_tree > 1
-    if interleaves() or is_quantised or has_trees or header.number("attention.sliding_window"):
-        return "on"
-    return "wide" if cache_type_k == cache_type_v == "f16" else "off"
-
-
-def with_room(plan: Plan, settings: LoadSettings) -> Plan:
-    """Return the plan with smaller prefill passes if the attention scores would take more than `SCORES_BYTES`.
-
-    If even the smallest passes take more, the plan uses flash attention in all passes, which stores no scores. An
-    attention that the settings name stays as it is.
-    """
-    if settings.flash_attention != "auto" or not plan.stores_scores:
-        return plan
-    sizes = [replace(plan, n_batch=n_batch) for n_batch in BATCH_SIZES]
-    fit = next((smaller for smaller in sizes if scores_bytes(smaller) <= SCORES_BYTES), None)
-    return fit or replace(plan, flash_attention="on")
+def wanted_attention(settings: LoadSettings, *, exact: bool) -> Switch:
+    """Return when a context uses flash attention: in an exact one always, unless the settings say otherwise."""
+    return "on" if exact and settings.flash_attention == "auto" else settings.flash_attention

@@ -1,12 +1,11 @@
-"""Measure the passes of a model in many quantisations: exact, with --fast, and with llama.cpp's own kernels.
+"""Measure the passes of a model in many quantisations, with the kernels of edgespec and of llama.cpp.
 
     python scripts/lab/bench_types.py model.F16.gguf
     python scripts/lab/bench_types.py model.F16.gguf --types Q4_K_M,Q8_0 --depth 2000 -t 4
 
 The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved
 in one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens
-in units of it, and the time of reading 512 tokens; "fast" are edgespec's kernels with --fast, "llama.cpp" the same
-build without them, with weights repacked as llama.cpp does.
+in units of it, and the time of reading 512 tokens; "llama.cpp" is the same build without edgespec's kernels.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import argparse
 import logging
 import tempfile
-from contextlib import ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -29,7 +28,7 @@ from edgespec.settings import LoadSettings
 TYPES = "F16,BF16,Q8_0,Q6_K,Q5_K_M,Q4_K_M,Q3_K_M,Q2_K,Q5_0,Q5_1,Q4_0,Q4_1,IQ4_NL,IQ4_XS"
 WIDTHS = (1, 2, 4, 8, 16)
 PROMPT = 512
-SETTINGS = ("exact", "fast", "llama.cpp")
+SETTINGS = ("edgespec", "llama.cpp")
 
 
 def main() -> None:
@@ -72,28 +71,33 @@ def measured(
         for name in SETTINGS:
             settings = LoadSettings(
                 str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=max(depth, PROMPT) + 64, threads=threads,
-                exact=name == "exact", store=False, gpu_layers=0,
+                exact=name == "edgespec", store=False, gpu_layers=0,
             )  # fmt: skip
-            with kernels.llama_cpp_layouts() if name == "llama.cpp" else nullcontext():
+            with kernels_of(name):
                 contexts[name] = stack.enter_context(Runtime(settings)).context
-        contexts["llama.cpp"].bounds = kernels.STOCK
         for turn in range(repeat + 1):
             for name, context in contexts.items():
-                context.forget(0)
-                seconds = read(context, 0, PROMPT)
-                if turn:
-                    prompts[name].append(seconds)
-                context.truncate(0, min(depth, PROMPT))
-                read(context, context.length(0), depth)
+                with kernels_of(name):
+                    context.forget(0)
+                    seconds = read(context, 0, PROMPT)
+                    if turn:
+                        prompts[name].append(seconds)
+                    context.truncate(0, min(depth, PROMPT))
+                    read(context, context.length(0), depth)
             for width in WIDTHS:
                 for name, context in contexts.items():
                     for _ in range(2):  # the first pass of a width also builds its graph
                         context.truncate(0, depth)
-                        started_s = perf_counter()
-                        context.decode_filler(depth, [True] * width)
+                        with kernels_of(name):
+                            started_s = perf_counter()
+                            context.decode_filler(depth, [True] * width)
                     if turn:
                         passes[name, width].append(perf_counter() - started_s)
     return {key: median(times) for key, times in passes.items()}, {key: median(times) for key, times in prompts.items()}
+
+
+def kernels_of(name: str) -> AbstractContextManager[None]:
+    return kernels.kernels_of_llama_cpp() if name == "llama.cpp" else nullcontext()
 
 
 def read(context: Context, start: int, end: int) -> float:

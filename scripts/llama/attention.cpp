@@ -13,19 +13,16 @@
 #include "vec.h"
 
 #include "kernels.h"
+#include "lanes.h"
 
-#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-
-#include <immintrin.h>
-#include <math.h>
-#include <string.h>
+#ifdef EDGESPEC_LANES
 
 #include <algorithm>
 
 namespace edgespec {
 namespace {
 
-#include "lanes_x86.h"
+#include EDGESPEC_LANES
 
 constexpr int64_t BLOCK = 64; /* cells */
 constexpr int64_t BLOCKS = 8; /* of a chunk */
@@ -33,7 +30,7 @@ constexpr int64_t FEW = 16; /* queries whose cells are shared out among the thre
 constexpr size_t MOST_BYTES = 64 << 20; /* of the sums of their chunks */
 constexpr int64_t TILE = 32; /* rows that use the same converted block */
 constexpr int TOGETHER = 4; /* rows whose values are added up at once */
-constexpr int64_t SLICE = 4; /* vectors of a value that are added up at once */
+constexpr int SLICE = ROWS / 4; /* vectors of a value that are added up at once, in half of the registers */
 
 /* The next cells that a row sees. */
 struct block_of_cells {
@@ -111,10 +108,7 @@ struct block_of_cells {
     /* A bit for each of up to 16 cells, which is set if the cell is not masked with minus infinity. */
     static uint32_t visible(const ggml_fp16_t * mask, int most) {
         if (most == 16) {
-            const __m256i masked =
-                _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *) mask), _mm256_set1_epi16((short) 0xFC00));
-            const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(masked), _mm256_extracti128_si256(masked, 1));
-            return ~(uint32_t) _mm_movemask_epi8(bytes) & 0xFFFF;
+            return unequal(mask, 0xFC00);
         }
         uint32_t bits = 0;
         for (int i = 0; i < most; i++) {
@@ -227,49 +221,51 @@ static inline F scores(const float * query, const float * keys, int64_t width) {
     return sums_of(sums);
 }
 
+/* Adds up some vectors of the values of a block, from number `first` on, for N rows. */
+template <int N, int VECTORS>
+static inline void add_vectors(const float * values, int64_t width, int64_t n, int64_t first,
+                               const float * const * weights, float * const * to) {
+    F sums[N][VECTORS];
+    UNROLLED
+    for (int j = 0; j < N; j++) {
+        UNROLLED
+        for (int i = 0; i < VECTORS; i++) {
+            sums[j][i] = load_floats(to[j] + first + i * ROWS);
+        }
+    }
+    for (int64_t cell = 0; cell < n; cell++) {
+        F x[VECTORS];
+        UNROLLED
+        for (int i = 0; i < VECTORS; i++) {
+            x[i] = load_floats(values + cell * width + first + i * ROWS);
+        }
+        UNROLLED
+        for (int j = 0; j < N; j++) {
+            const F weight = floats(weights[j][cell]);
+            UNROLLED
+            for (int i = 0; i < VECTORS; i++) {
+                sums[j][i] = fma(weight, x[i], sums[j][i]);
+            }
+        }
+    }
+    UNROLLED
+    for (int j = 0; j < N; j++) {
+        UNROLLED
+        for (int i = 0; i < VECTORS; i++) {
+            store(to[j] + first + i * ROWS, sums[j][i]);
+        }
+    }
+}
+
 /* Adds up the values of a block for N rows. */
 template <int N>
 void add_values(const float * values, int64_t width, int64_t n, const float * const * weights, float * const * to) {
-    for (int64_t first = 0; first < width; first += SLICE * ROWS) {
-        const int64_t vectors = std::min(SLICE, (width - first) / ROWS);
-        F sums[N][SLICE];
-        for (int j = 0; j < N; j++) {
-            for (int64_t i = 0; i < SLICE; i++) {
-                sums[j][i] = i < vectors ? load_floats(to[j] + first + i * ROWS) : floats(0);
-            }
-        }
-        if (vectors == SLICE) {
-            for (int64_t cell = 0; cell < n; cell++) {
-                const float * of = values + cell * width + first;
-                F x[SLICE];
-                UNROLLED
-                for (int i = 0; i < SLICE; i++) {
-                    x[i] = load_floats(of + i * ROWS);
-                }
-                UNROLLED
-                for (int j = 0; j < N; j++) {
-                    const F weight = floats(weights[j][cell]);
-                    UNROLLED
-                    for (int i = 0; i < SLICE; i++) {
-                        sums[j][i] = fma(weight, x[i], sums[j][i]);
-                    }
-                }
-            }
-        } else {
-            for (int64_t cell = 0; cell < n; cell++) {
-                for (int j = 0; j < N; j++) {
-                    for (int64_t i = 0; i < vectors; i++) {
-                        sums[j][i] = fma(floats(weights[j][cell]),
-                                         load_floats(values + cell * width + first + i * ROWS), sums[j][i]);
-                    }
-                }
-            }
-        }
-        for (int j = 0; j < N; j++) {
-            for (int64_t i = 0; i < vectors; i++) {
-                store(to[j] + first + i * ROWS, sums[j][i]);
-            }
-        }
+    int64_t first = 0;
+    for (; first + SLICE * ROWS <= width; first += SLICE * ROWS) {
+        add_vectors<N, SLICE>(values, width, n, first, weights, to);
+    }
+    for (; first < width; first += ROWS) {
+        add_vectors<N, 1>(values, width, n, first, weights, to);
     }
 }
 
@@ -522,8 +518,8 @@ bool edgespec_attention(const struct ggml_compute_params * params, struct ggml_t
     const struct ggml_tensor *q = op->src[0], *k = op->src[1], *v = op->src[2];
     const bool are_pairs = k->ne[2] == v->ne[2] && k->ne[3] == v->ne[3];
     const bool are_rows = k->nb[0] == ggml_type_size(k->type) && v->nb[0] == ggml_type_size(v->type);
-    if (params->use_ref || !are_rows || !edgespec_kernel_bounds[EDGESPEC_OWN] || q->type != GGML_TYPE_F32 ||
-        q->nb[0] != sizeof(float) || !are_pairs) {
+    if (params->use_ref || !are_rows || !edgespec_is_on || q->type != GGML_TYPE_F32 || q->nb[0] != sizeof(float) ||
+        !are_pairs) {
         return false;
     }
     edgespec::compute(params, edgespec::attention(op));

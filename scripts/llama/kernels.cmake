@@ -1,12 +1,14 @@
 # Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
-# use, adds the RPC backend, and adds kernels.c and waiting.c to the CPU backend, or to each of its variants in a portable
+# use, adds the RPC backend, and adds edgespec's kernels to the CPU backend, or to each of its variants in a portable
 # build (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With another version the build stops here,
-# because the library would lack a bound.
+# if a place is not found where the kernels are called.
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
     set(MTMD_VIDEO OFF CACHE BOOL "" FORCE) # mtmd, which reads images, would start ffmpeg for videos
     set(CMAKE_PLATFORM_NO_VERSIONED_SONAME ON) # a wheel has no symbolic links: it would hold each library three times
 elseif(PROJECT_NAME STREQUAL "llama.cpp")
+    set(GGML_BLAS OFF CACHE BOOL "" FORCE) # it would multiply in another order, if there are many tokens
+    set(GGML_ACCELERATE OFF CACHE BOOL "" FORCE)
     set(LLAMA_BUILD_COMMON OFF) # parsers and HTTP client of llama.cpp's own programs
     if(NOT DEFINED GGML_RPC)
         set(GGML_RPC ON) # layers on other machines: 3 s of the build and 190 KB
@@ -21,8 +23,7 @@ set(EDGESPEC_KERNELS ${CMAKE_CURRENT_LIST_DIR})
 
 # The variants of a portable build. Of llama.cpp's list, one for each set of instructions that the kernels for weights
 # use; docs/install.md says what each gains.
-set(EDGESPEC_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex cascadelake zen4 sapphirerapids
-    armv8.0_1 armv8.2_1 armv8.2_2 armv8.6_1 armv8.6_2 apple_m1 apple_m2_m3 apple_m4)
+set(EDGESPEC_VARIANTS x64 sse42 sandybridge haswell alderlake skylakex cascadelake armv8.0_1 armv8.2_1 apple_m1)
 
 if(GGML_CPU_ALL_VARIANTS)
     file(READ ${CMAKE_CURRENT_SOURCE_DIR}/src/CMakeLists.txt before)
@@ -67,10 +68,9 @@ function(edgespec_replace file count old new)
     file(WRITE ${file} "#include \"${EDGESPEC_KERNELS}/kernels.h\"\n${text}")
 endfunction()
 
-function(edgespec_bound_kernels)
+function(edgespec_add_kernels)
     set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
-    set(added ${EDGESPEC_KERNELS}/kernels.c ${EDGESPEC_KERNELS}/waiting.c ${EDGESPEC_KERNELS}/interleaved.cpp
-        ${EDGESPEC_KERNELS}/attention.cpp)
+    set(added ${EDGESPEC_KERNELS}/interleaved.cpp ${EDGESPEC_KERNELS}/attention.cpp ${EDGESPEC_KERNELS}/waiting.c)
     set(libraries $<$<BOOL:${WIN32}>:synchronization>)
     if(TARGET ggml-cpu)
         target_sources(ggml-cpu PRIVATE ${added})
@@ -89,35 +89,14 @@ function(edgespec_bound_kernels)
             message(FATAL_ERROR "edgespec: none of the variants is for this processor: ${EDGESPEC_VARIANTS}")
         endif()
     endif()
-    edgespec_replace(${cpu}/ggml-cpu.c 2 "if (!llamafile_sgemm(params," [[if (edgespec_is_narrow(src0->type, ne00, ne11) ||
-                    !llamafile_sgemm(params,]])
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "
-    // attempt to reduce false-sharing (does not seem to make a difference)
-    // 16 * 2, accounting for mmla kernels" [[
-    if (edgespec_mul_mat(params, dst, ir0_start, ir0_end, ir1_start, ir1_end)) {
-        return;
-    }
-]])
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "
-    // The number of elements in each chunk
-" "
-    edgespec_share_out(src0, src1, nth, &nchunk0, &nchunk1);
-
-    // The number of elements in each chunk
-")
-    edgespec_replace(${cpu}/ggml-cpu.c 2 "ith0 = current_chunk % nchunk0;"
-        "ith0 = edgespec_chunk_of_turn(current_chunk % nchunk0, nchunk0, nth);")
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "
-    float tmp[16];
-" [[
-    const int32_t (*places)[2] = (const int32_t (*)[2]) &MMID_MATRIX_ROW(cur_a, 0);
-    if (edgespec_mul_mat_id(dst, src0_cur, places, wdata, ir0_start, ir0_end, ir1_start, ir1_end)) {
-        return;
-    }
-    float tmp[16];
-]])
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "if ((nr0 % 2 != 0) || (ne11 % 2 != 0) ||"
-        "if (edgespec_kernel_bounds[EDGESPEC_SGEMM_QUANT] > 2 || (nr0 % 2 != 0) || (ne11 % 2 != 0) ||")
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "if (ggml_compute_forward_mul_mat_tiled(params, dst)) {"
+        "if (edgespec_product(params, dst) || ggml_compute_forward_mul_mat_tiled(params, dst)) {")
+    edgespec_replace(${cpu}/ggml-cpu.c 1 "                ggml_compute_forward_mul_mat_id(params, tensor);"
+        "                if (!edgespec_product(params, tensor)) {
+                    ggml_compute_forward_mul_mat_id(params, tensor);
+                }")
+    edgespec_replace(${cpu}/ggml-cpu.c 2 "cur += ggml_tiled_wdata_size(n_tasks, node);"
+        "cur = MAX(cur + ggml_tiled_wdata_size(n_tasks, node), edgespec_product_size(node, n_tasks));")
     edgespec_replace(${cpu}/ggml-cpu.c 1 "#ifdef GGML_USE_OPENMP
     #pragma omp barrier
 #else
@@ -154,48 +133,10 @@ function(edgespec_bound_kernels)
             bufts.push_back(edgespec_interleaved_buffer_type());
         }
 ")
-    edgespec_replace(${cpu}/tiled/tiled.cpp 1 "return rows >= 8 ||"
-        "return rows >= edgespec_kernel_bounds[EDGESPEC_TILED] ||")
-    edgespec_replace(${cpu}/tiled/tiled.cpp 1 "ggml_tiled_min_batch(cne1)"
-        "ggml_tiled_min_batch(edgespec_kernel_bounds[EDGESPEC_TILED] >= EDGESPEC_WIDE
-                /* if exact, the tokens of the pass */ ? dst->ne[2] : cne1)")
-    set(graph ${CMAKE_CURRENT_SOURCE_DIR}/../src/llama-graph.cpp)
-    edgespec_replace(${graph} 1 "use_flash_attn = cparams.flash_attn && kq_b == nullptr;" [[
-        is_wide = !cparams.flash_attn && kq_b == nullptr && arch != LLM_ARCH_GROK && k->type == GGML_TYPE_F16 &&
-                  v->type == GGML_TYPE_F16 && q->ne[1] * q->ne[3] >= edgespec_flash_rows;
-    if (is_wide) {
-        v = v_trans ? ggml_cont(ctx0, ggml_transpose(ctx0, v)) : v;
-        kq_mask = kq_mask ? ggml_cast(ctx0, kq_mask, GGML_TYPE_F16) : nullptr;
-    }
-    const bool use_flash_attn = is_wide || (cparams.flash_attn && kq_b == nullptr);]])
-    edgespec_replace(${graph} 1 "        if (v_trans) {
-            v = ggml_transpose" "        if (v_trans && !is_wide) {
-            v = ggml_transpose")
-    edgespec_replace(${graph} 1 "ggml_tensor * llm_graph_context::build_attn_mha(" "int32_t edgespec_flash_rows = INT32_MAX;
-
-ggml_tensor * llm_graph_context::build_attn_mha(")
-    edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/../src/llama-context.cpp 1 "
-    // reserve again with pp graph to avoid" [[
-    if (!cparams.flash_attn && n_tokens >= (uint32_t) edgespec_flash_rows) { // narrow passes store scores
-        const uint32_t n_narrow = std::max(1u, (edgespec_flash_rows - 1) / n_seqs) * n_seqs;
-        const uint32_t n_outputs = std::min(n_narrow, cparams.n_outputs_max);
-        if (!graph_reserve(n_narrow, n_seqs, n_outputs, mctx.get(), model.hparams.no_alloc)) {
-            throw std::runtime_error("failed to allocate compute buffers of narrow passes");
-        }
-    }
-
-    // reserve again with pp graph to avoid]])
-    edgespec_replace(${cpu}/ops.cpp 1 "    if (src0->type == dst->type) {
-        ggml_compute_forward_dup_bytes(params, dst);" "    if (edgespec_transpose(params, dst)) {
-        return;
-    }
-    if (src0->type == dst->type) {
-        ggml_compute_forward_dup_bytes(params, dst);")
     if(NOT WIN32)
         target_sources(ggml-base PRIVATE ${EDGESPEC_KERNELS}/memory.c)
         edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/src/ggml.c 1 "= posix_memalign(" "= edgespec_memalign(")
     endif()
-    edgespec_replace(${cpu}/ops.cpp 1 "nek1 >= 512;" "nek1 >= edgespec_kernel_bounds[EDGESPEC_SPLIT_KV];")
 endfunction()
 
-cmake_language(DEFER CALL edgespec_bound_kernels)
+cmake_language(DEFER CALL edgespec_add_kernels)

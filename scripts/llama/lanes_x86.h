@@ -1,18 +1,5 @@
 /* Vectors of AVX-512 or AVX2, one row of weights in each lane of 32 bits; included by interleaved.h. */
 
-/* Before loops with a constant number of turns, whose variables are to stay in registers, and before those of which one
-   turn is long. */
-#if defined(__clang__)
-#define UNROLLED _Pragma("unroll")
-#define ROLLED _Pragma("nounroll")
-#elif defined(__GNUC__)
-#define UNROLLED _Pragma("GCC unroll 16")
-#define ROLLED _Pragma("GCC unroll 1")
-#else
-#define UNROLLED
-#define ROLLED
-#endif
-
 static inline void prefetch(const void * p) { _mm_prefetch((const char *) p, _MM_HINT_T0); }
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
@@ -21,6 +8,7 @@ enum { ROWS = 16 };
 typedef __m512 F;
 typedef __m512i I;
 typedef __m128i S; /* a byte for each row */
+typedef uint64_t M; /* a bit for each byte of a vector */
 
 static inline I load(const void * p) { return _mm512_loadu_si512(p); }
 static inline void store_ints(void * p, I x) { _mm512_storeu_si512(p, x); }
@@ -38,13 +26,28 @@ static inline F add(F a, F b) { return _mm512_add_ps(a, b); }
 static inline F to_floats(I x) { return _mm512_cvtepi32_ps(x); }
 static inline F as_floats(I x) { return _mm512_castsi512_ps(x); }
 static inline F halves(const void * p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *) p)); }
+/* Of numbers with four bits of exponent and three of mantissa, the 256th part. */
+static inline F eights(const void * p) {
+    return _mm512_cvtph_ps(_mm256_slli_epi16(_mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *) p)), 7));
+}
 static inline I words(const void * p) { return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *) p)); }
 static inline S bytes(const void * p) { return _mm_loadu_si128((const __m128i *) p); }
 static inline I widened(S x) { return _mm512_cvtepu8_epi32(x); }
 static inline I widened_signed(S x) { return _mm512_cvtepi8_epi32(x); }
 static inline S low_of(S x) { return _mm_and_si128(x, _mm_set1_epi8(15)); }
 static inline S high_of(S x) { return _mm_and_si128(_mm_srli_epi16(x, 4), _mm_set1_epi8(15)); }
+static inline S nibbles(M x) { /* a nibble of each row */
+    const __m128i of = _mm_cvtsi64_si128((int64_t) x);
+    return low_of(_mm_unpacklo_epi8(of, _mm_srli_epi16(of, 4)));
+}
 template <int N> static inline I up(I x) { return _mm512_slli_epi32(x, N); }
+template <int N> static inline I down(I x) { return _mm512_srli_epi32(x, N); }
+static inline I masked(I x, int32_t mask) { return _mm512_and_si512(x, ints(mask)); }
+static inline I gathered(const uint32_t * table, I at) { return _mm512_i32gather_epi32(at, table, 4); }
+/* The sums of bytes, or their differences where a bit is set. */
+static inline I plus_or_minus(I a, I b, M minus) {
+    return _mm512_mask_sub_epi8(_mm512_add_epi8(a, b), minus, a, b);
+}
 /* Some bits of each byte, moved by N to the right (or to the left). */
 template <int N> static inline I bits(I x, int mask) {
     const I moved = N > 0 ? _mm512_srli_epi16(x, N > 0 ? N : 0) : N < 0 ? _mm512_slli_epi16(x, N < 0 ? -N : 0) : x;
@@ -96,6 +99,7 @@ enum { ROWS = 8 };
 typedef __m256 F;
 typedef __m256i I;
 typedef __m128i S; /* a byte for each row, in the lower half */
+typedef uint32_t M; /* a bit for each byte of a vector */
 
 static inline I load(const void * p) { return _mm256_loadu_si256((const __m256i *) p); }
 static inline void store_ints(void * p, I x) { _mm256_storeu_si256((__m256i *) p, x); }
@@ -117,13 +121,29 @@ static inline F add(F a, F b) { return _mm256_add_ps(a, b); }
 static inline F to_floats(I x) { return _mm256_cvtepi32_ps(x); }
 static inline F as_floats(I x) { return _mm256_castsi256_ps(x); }
 static inline F halves(const void * p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *) p)); }
+static inline F eights(const void * p) {
+    return _mm256_cvtph_ps(_mm_slli_epi16(_mm_cvtepu8_epi16(_mm_loadl_epi64((const __m128i *) p)), 7));
+}
 static inline I words(const void * p) { return _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *) p)); }
 static inline S bytes(const void * p) { return _mm_loadl_epi64((const __m128i *) p); }
 static inline I widened(S x) { return _mm256_cvtepu8_epi32(x); }
 static inline I widened_signed(S x) { return _mm256_cvtepi8_epi32(x); }
 static inline S low_of(S x) { return _mm_and_si128(x, _mm_set1_epi8(15)); }
 static inline S high_of(S x) { return _mm_and_si128(_mm_srli_epi16(x, 4), _mm_set1_epi8(15)); }
+static inline S nibbles(M x) {
+    const __m128i of = _mm_cvtsi32_si128((int32_t) x);
+    return low_of(_mm_unpacklo_epi8(of, _mm_srli_epi16(of, 4)));
+}
 template <int N> static inline I up(I x) { return _mm256_slli_epi32(x, N); }
+template <int N> static inline I down(I x) { return _mm256_srli_epi32(x, N); }
+static inline I masked(I x, int32_t mask) { return _mm256_and_si256(x, ints(mask)); }
+static inline I gathered(const uint32_t * table, I at) { return _mm256_i32gather_epi32((const int *) table, at, 4); }
+static inline I plus_or_minus(I a, I b, M minus) {
+    const I byte = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const I bit = _mm256_set1_epi64x((int64_t) 0x8040201008040201);
+    const I is_minus = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(ints((int32_t) minus), byte), bit), bit);
+    return _mm256_sub_epi8(_mm256_add_epi8(a, _mm256_xor_si256(b, is_minus)), is_minus);
+}
 template <int N> static inline I bits(I x, int mask) {
     const I moved = N > 0 ? _mm256_srli_epi16(x, N > 0 ? N : 0) : N < 0 ? _mm256_slli_epi16(x, N < 0 ? -N : 0) : x;
     return _mm256_and_si256(moved, _mm256_set1_epi8((char) mask));
@@ -168,6 +188,24 @@ static inline I dot_signed(I sum, I w, int32_t a) {
 #if UNSIGNED_ONLY
 static inline I dot_signed(I sum, I w, int32_t a) { return dot(sum, w, a); }
 #endif
+
+/* Adds the products of four vectors of weights and 16 activations. Weights of 8 bits are signed. */
+template <int BITS> static inline I products(I sum, const I * w, const int8_t * a) {
+    UNROLLED
+    for (int i = 0; i < 4; i++) {
+        int32_t four;
+        memcpy(&four, a + 4 * i, sizeof(four));
+        sum = BITS == 8 ? dot_signed(sum, w[i], four) : dot(sum, w[i], four);
+    }
+    return sum;
+}
+
+/* A bit for each of 16 numbers, which is set if it is not this one. */
+static inline uint32_t unequal(const uint16_t * of, uint16_t to) {
+    const __m256i equal = _mm256_cmpeq_epi16(_mm256_loadu_si256((const __m256i *) of), _mm256_set1_epi16((short) to));
+    const __m128i bytes = _mm_packs_epi16(_mm256_castsi256_si128(equal), _mm256_extracti128_si256(equal, 1));
+    return ~(uint32_t) _mm_movemask_epi8(bytes) & 0xFFFF;
+}
 
 /* The sum of eight numbers. */
 static inline int32_t sum_of_eight(__m256i x) {

@@ -188,7 +188,7 @@ def test_a_portable_build_is_not_to_be_compiled_for_more_instructions(
 def test_a_build_by_others_is_to_be_replaced_unless_it_uses_a_gpu(
     with_gpu: bool, is_advised: bool, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("edgespec.llama.kernels.have_bounds", lambda: False)
+    monkeypatch.setattr("edgespec.llama.kernels.is_own_build", lambda: False)
     monkeypatch.setattr("edgespec.llama.library.supports_gpu", lambda: with_gpu)
     monkeypatch.setattr("edgespec.llama.library.has_discrete_gpu", lambda: with_gpu)
     monkeypatch.setattr(trial, "self_check", lambda: "works")

@@ -11,7 +11,6 @@ from made_images import MadeCells
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.exactness import WIDE
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.drafters.base import Drafter
@@ -31,7 +30,7 @@ SHORT, LONG = [*range(40, 60)], [*range(30, 130)]
 Part = int | list[int]
 """The seed of an image, or text."""
 
-pytestmark = pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
+pytestmark = pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this build of llama.cpp was made elsewhere")
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2vl", "gemma3"])
@@ -58,7 +57,7 @@ class Talk:
         is_whole = self.model.header.architecture == "gemma3"
         return MadeCells(seed, n_embd=self.model.n_embd_inp, has_mrope=self.model.has_mrope, is_whole=is_whole)
 
-    def add(self, *parts: Part, n: int = 12, temperature: float = 0.9, reuse: Reuse = "answers") -> Sequence:
+    def add(self, *parts: Part, n: int = 12, temperature: float = 0.9, reuse: Reuse = "all") -> Sequence:
         tokens, images = list[int](), dict[int, Any]()
         for part in parts:
             if isinstance(part, int):
@@ -116,11 +115,11 @@ def test_cached_prompts_and_other_sequences_change_no_text(model: Model) -> None
     prompts: list[list[Part]] = [
         [LONG, 1, SHORT], [LONG, 1, LONG], [LONG], [1, SHORT], [LONG, 1, SHORT], [LONG, 2, SHORT], [SHORT, 1, 2],
     ]  # fmt: skip
-    alone = [Talk(model).answer(*prompt, reuse="prompts") for prompt in prompts]
+    alone = [Talk(model).answer(*prompt, reuse="all") for prompt in prompts]
     talk = Talk(model)
-    assert [talk.answer(*prompt, reuse="prompts") for prompt in prompts] == alone
+    assert [talk.answer(*prompt, reuse="all") for prompt in prompts] == alone
     several = Talk(model, sequences=3)
-    sequences = [several.add(*prompt, reuse="prompts") for prompt in prompts]
+    sequences = [several.add(*prompt, reuse="all") for prompt in prompts]
     several.run()
     assert [sequence.tokens[sequence.n_prompt :] for sequence in sequences] == alone
 
@@ -130,12 +129,12 @@ def test_a_cached_image_is_not_read_again(model: Model) -> None:
     talk.answer(LONG, 1, SHORT)
     n_first = len(LONG) + talk.cells(1).n
     for parts, n_cached in (
-        ((LONG, 1, SHORT[:9], LONG), n_first),  # the text after the image is read in other passes
-        ((LONG, 1, [*SHORT, 7]), n_first + len(SHORT) - 1),
+        ((LONG, 1, SHORT[:9], LONG), n_first + 9),
+        ((LONG, 1, [*SHORT, 7]), n_first + len(SHORT)),
         ((LONG, 2, SHORT), len(LONG)),
-        ((LONG[: WIDE - 1], 1, SHORT), 0),
+        ((LONG[:-5], 1, SHORT), len(LONG) - 5),
     ):
-        sequence = talk.add(*parts, n=1, reuse="prompts")
+        sequence = talk.add(*parts, n=1, reuse="all")
         talk.run()
         assert sequence.stats.cached_tokens == n_cached
         talk.answer(LONG, 1, SHORT, n=1)
@@ -177,9 +176,9 @@ def test_an_aborted_image_is_read_again(model: Model) -> None:
 def test_memories_that_cannot_be_cut_are_exact_too(architecture: str, tmp_path: Path) -> None:
     prompts: list[list[Part]] = [[LONG, 1, SHORT], [LONG, 1, LONG], [1, SHORT], [LONG, 1, SHORT], [SHORT, 1, 2]]
     with Model(write_model(tmp_path / "tiny.gguf", architecture)) as model:
-        alone = [Talk(model).answer(*prompt, reuse="prompts") for prompt in prompts]
+        alone = [Talk(model).answer(*prompt, reuse="all") for prompt in prompts]
         talk = Talk(model)
-        assert [talk.answer(*prompt, reuse="prompts") for prompt in prompts] == alone
+        assert [talk.answer(*prompt, reuse="all") for prompt in prompts] == alone
         plain = conversation(Talk(model))
         assert conversation(Talk(model, drafters=[SuffixDrafter()], draft_n_max=5)) == plain
 

@@ -13,8 +13,8 @@ from tiny_head import write_bigram, write_block_drafter, write_head
 
 import edgespec
 from edgespec.cancel import CancelFlag
-from edgespec.core.exactness import WIDE
 from edgespec.engine.prefix_cache import MOST_CHECKPOINTS, MOST_USELESS, STILL_SAVED
+from edgespec.engine.scheduler import BETWEEN_STOPS
 from edgespec.engine.slots import LEFT_OUT
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message
@@ -136,11 +136,11 @@ def test_a_state_that_cannot_be_restored_is_read_again(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("exact", [True, False])
 def test_an_answer_is_made_again_from_before_the_end_of_its_prompt(exact: bool) -> None:
     steps = Steps(ROOM, sequences=1, exact=exact, can_roll_back=False)
-    prompt, end = text(400), WIDE if exact else LEFT_OUT
+    prompt = text(400)
     steps.answer(prompt, 50)
-    assert cached(steps, prompt) == 400 - end
+    assert cached(steps, prompt) == 400 - LEFT_OUT
     # Also a chat whose template leaves out the last tokens of the prompt and a part of the answer.
-    assert cached(steps, [*prompt[:-LEFT_OUT], *text(90, 1)]) == 400 - end
+    assert cached(steps, [*prompt[:-LEFT_OUT], *text(90, 1)]) == 400 - LEFT_OUT
 
 
 def test_the_second_turn_is_answered_again_from_its_own_beginning() -> None:
@@ -160,10 +160,9 @@ def test_where_texts_part_a_checkpoint_is_made_for_the_third() -> None:
 @pytest.mark.parametrize("exact", [True, False])
 def test_samples_of_one_prompt_wait_for_its_checkpoint(exact: bool) -> None:
     steps = Steps(ROOM, sequences=3, exact=exact, n_batch=100, can_roll_back=False)
-    answers = [steps.add(text(400), 3, reuse="prompts") for _ in range(3)]
+    answers = [steps.add(text(400), 3, reuse="all") for _ in range(3)]
     steps.run()
-    end = WIDE if exact else LEFT_OUT
-    assert [answer.stats.cached_tokens for answer in answers] == [0, 400 - end, 400 - end]
+    assert [answer.stats.cached_tokens for answer in answers] == [0, 400 - LEFT_OUT, 400 - LEFT_OUT]
 
 
 def test_a_slot_has_a_few_checkpoints_and_none_behind_what_it_holds() -> None:
@@ -174,7 +173,7 @@ def test_a_slot_has_a_few_checkpoints_and_none_behind_what_it_holds() -> None:
     slot = steps.scheduler.slots[0]
     places = sorted(slot.checkpoints)
     assert len(places) == MOST_CHECKPOINTS and places[0] == 300 - LEFT_OUT
-    assert all(later - earlier >= WIDE for earlier, later in pairwise(places))
+    assert all(later - earlier >= BETWEEN_STOPS for earlier, later in pairwise(places))
     steps.answer([*text(300), *text(50, 99)])
     assert [*slot.checkpoints] == [300 - LEFT_OUT]
 
@@ -300,4 +299,4 @@ def test_a_cancelled_answer_costs_a_hybrid_no_more_than_its_end(files: dict[str,
         cancel.set()
         assert [*events][-1].finish_reason == "cancelled"
         list(llm.chat(messages, max_tokens=4))
-        assert llm.stats.prompt_tokens - llm.stats.cached_tokens <= WIDE
+        assert llm.stats.prompt_tokens - llm.stats.cached_tokens <= LEFT_OUT

@@ -15,7 +15,6 @@ from tiny_gguf import CHATML, HYBRID, write_model
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.core.batch import Batch
-from edgespec.core.exactness import WIDE
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
@@ -354,4 +353,4 @@ def test_a_chat_may_go_back_behind_the_sliding_window(tmp_path: Path) -> None:
         # Tokens that the window does not reach from the end of that answer are needed again.
         turns = [question, Message("user", "x")]
         assert_same(llm.chat(turns, **settings()), plain.chat(turns, **settings()))
-        assert WIDE < llm.stats.cached_tokens >= llm.stats.prompt_tokens - WIDE
+        assert 100 < llm.stats.cached_tokens >= llm.stats.prompt_tokens - 10

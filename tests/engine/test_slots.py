@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from typing import get_args
 
+import numpy as np
 import pytest
 from fake_context import FakeContext
 from hypothesis import given, settings
@@ -12,88 +13,47 @@ from hypothesis import strategies as st
 from steps import Steps, text
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.exactness import WIDE
-from edgespec.engine.reading import FEW, ReadingCosts
+from edgespec.engine.reading import FEW, WIDE, ReadingCosts
 from edgespec.engine.scheduler import LEAST_SHARED
-from edgespec.engine.sequence import NO_SLOT, Prefix, Reuse, Sequence
+from edgespec.engine.sequence import NO_SLOT, Reuse, Sequence
 from edgespec.engine.slots import Slot
-
-SHORT, LONG = WIDE - 10, 2 * WIDE
-
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
 
 
 def slot(n_read: int, n_generated: int = 0, *, seed: int = 0) -> Slot:
-    """Make a slot that holds a prompt and its answer, without the answer's last token."""
-    *tokens, last = text(n_read + n_generated + 1, seed)
-    return Slot(0, tokens, [(0, n_read)], last)
+    """Make a slot that holds a prompt and its answer."""
+    return Slot(0, text(n_read + n_generated, seed), n_read)
 
 
 @pytest.mark.parametrize(
-    ("n_read", "n_prompt", "length"),
-    [
-        (LONG, LONG, LONG - WIDE),  # a wide read ends with a wide pass
-        (LONG, LONG + 200, LONG),
-        (SHORT, SHORT, SHORT - 2),
-        (SHORT, SHORT - 20, SHORT - 22),
-        (SHORT, LONG, 0),  # it would be read in wide passes
-        (LONG, SHORT, 0),
-    ],
-)
-def test_a_prompt_uses_what_it_would_read_in_the_same_way(n_read: int, n_prompt: int, length: int) -> None:
-    assert slot(n_read).prefix(text(n_prompt), "nothing", exact=True).length == 0
-    ways: tuple[Reuse, ...] = ("running", "prompts", "answers")
-    for reuse in ways:
-        found = slot(n_read).prefix(text(n_prompt), reuse, exact=True)
-        assert found == Prefix(0 if reuse == "nothing" else length, [(0, n_prompt)])
+    ("n_prompt", "n_cached"), [(200, 160), (160, 159), (100, 99), (1, 0)]
+)  # the last token is decoded for its logits
+def test_a_prompt_uses_all_tokens_that_it_shares(n_prompt: int, n_cached: int) -> None:
+    assert slot(120, 40).prefix(text(n_prompt)) == n_cached
+    assert slot(120, 40, seed=1).prefix(text(n_prompt)) == 0
+    assert slot(120, 40).prefix([*text(50), *text(n_prompt, 7)]) == 50
 
 
-def test_only_a_chat_goes_on_from_what_was_generated() -> None:
-    held, prompt = slot(LONG, 50), [*text(LONG + 51), *text(20, 7)]
-    assert held.prefix(prompt, "answers", exact=True) == Prefix(LONG + 50, [(0, LONG), (LONG + 50, LONG + 71)])
-    assert held.prefix(prompt, "prompts", exact=True) == Prefix(LONG, [(0, LONG + 71)])
-    assert held.prefix(prompt, "answers", exact=False).length == LONG + 50
+def test_a_memory_that_cannot_be_cut_is_used_up_to_a_checkpoint_or_its_end() -> None:
+    held = slot(120, 40)
+    held.checkpoints = {40: np.empty(0, np.uint8), 90: np.empty(0, np.uint8)}
+    assert [held.prefix(text(n), cuttable=False) for n in (200, 161, 160, 91, 90, 41, 40)] == [
+        160,
+        160,
+        90,
+        90,
+        40,
+        40,
+        0,
+    ]
 
 
-@pytest.mark.parametrize("n_more", [0, 1, 5, 30])
-@pytest.mark.parametrize("n_shown", [1, 2, 40])
-def test_what_a_chat_uses_of_an_answer_depends_on_its_text_and_not_on_how_much_more_was_decoded(
-    n_shown: int, n_more: int
-) -> None:
-    """The answer was cancelled after `n_shown` tokens, but a step with drafts had decoded `n_more`."""
-    held = slot(LONG, n_shown - 1 + n_more)
-    place = LONG + n_shown - 1
-    asked = held.prefix([*text(LONG + n_shown), *text(80, 7)], "answers", exact=True)
-    reads = [(0, LONG), (place, LONG + n_shown + 80)] if n_shown > 1 else [(0, LONG + 1 + 80)]
-    assert asked == Prefix(place, reads)
-    continued = held.prefix(text(LONG + n_shown), "answers", exact=True)
-    assert continued.reads == ([(0, LONG), (place, LONG + n_shown)] if n_shown > 1 else [(0, LONG + 1)])
-
-
-def test_a_later_message_is_read_again_as_it_was() -> None:
-    """The second prompt was short, and begins after an answer."""
-    held = Slot(0, text(300), [(0, 200), (240, 260)])
-    assert held.prefix(text(202), "answers", exact=True) == Prefix(200, [(0, 200), (201, 202)])
-    assert held.prefix(text(260), "answers", exact=True) == Prefix(258, [(0, 200), (240, 260)])
-    longer = [*text(250), *text(100, 7)]
-    assert held.prefix(longer, "answers", exact=True) == Prefix(240, [(0, 200), (240, 350)])
-    assert held.prefix(text(230), "answers", exact=True) == Prefix(228, [(0, 200), (229, 230)])
-
-
-@given(st.integers(0, 400), st.integers(0, 200), st.integers(1, 600), st.integers(0, 600), st.booleans(), st.booleans())
-def test_the_last_tokens_are_always_decoded(
-    n_read: int, n_generated: int, n_prompt: int, n_same: int, exact: bool, chat: bool
-) -> None:
+@given(st.integers(0, 400), st.integers(0, 200), st.integers(1, 600), st.integers(0, 600))
+def test_the_last_token_is_always_decoded(n_read: int, n_generated: int, n_prompt: int, n_same: int) -> None:
     prompt = [*text(n_same), *text(n_prompt, 7)][:n_prompt]
-    found = slot(n_read, n_generated).prefix(prompt, "answers" if chat else "prompts", exact=exact)
-    assert 0 <= found.length < n_prompt
-    assert found.length <= max(n_prompt - 2, n_read if chat else 0)
-    assert found.length <= n_same
-    assert found.reads[-1][1] == n_prompt
-    start = found.reads[-1][0]
-    if exact and n_prompt - start >= WIDE:
-        assert n_prompt - found.length >= WIDE
+    found = slot(n_read, n_generated).prefix(prompt)
+    assert found == min(n_read + n_generated, n_same, n_prompt - 1)
 
 
 # --- which slot -------------------------------------------------------------------------------------------------------
@@ -121,8 +81,7 @@ def test_two_chats_with_the_same_beginning_do_not_read_again(exact: bool) -> Non
     for turn in range(4):
         for number, chat in enumerate(chats):
             answer = steps.answer(chat)
-            wanted = len(chat) - 31 if turn else (150 if number else 0)
-            assert answer.stats.cached_tokens >= min(wanted, len(chat) - (WIDE if exact and not turn else 0))
+            assert answer.stats.cached_tokens >= (len(chat) - 31 if turn else (150 if number else 0))
             chats[number] = [*answer.tokens, *text(30, 3 + turn)]
 
 
@@ -147,7 +106,7 @@ def test_prompts_wait_for_one_that_reads_the_same_and_take_what_it_left() -> Non
     assert [waits(answer) for answer in answers] == [False, True, True] and answers[0].is_prefill
     steps.run()  # each ends with its first token
     assert steps.context.n_decoded <= 400 + 4
-    assert [answer.stats.cached_tokens for answer in answers] == [0, 398, 398]
+    assert [answer.stats.cached_tokens for answer in answers] == [0, 399, 399]
 
 
 def test_what_a_cancelled_prompt_has_read_is_not_read_again() -> None:
@@ -177,7 +136,7 @@ def test_a_beginning_that_the_slot_has_itself_is_not_copied(monkeypatch: pytest.
         steps.add([*text(30, seed), *text(30, 9)])
     steps.run()
     for slot in steps.scheduler.slots:
-        slot.tokens, slot.reads = [*system, *text(20, slot.number)], [(0, 120)]
+        slot.tokens, slot.n_prompt = [*system, *text(20, slot.number)], 120
         steps.context.held[slot.number] = [*slot.tokens]
     for seed in range(3, 7):
         assert steps.answer([*system, *text(20, seed)]).stats.cached_tokens == 100
@@ -232,9 +191,7 @@ def test_a_prompt_holds_up_nobody_for_more_than_a_piece(n_prompt: int, sequences
     assert kinds == [{number % 2 == 0} for number in range(len(kinds))]  # in turns
     pieces = [n for each in made for is_prompt, n in each if is_prompt]
     assert sum(pieces) == n_prompt
-    assert all(piece < max(few, WIDE) + WIDE for piece in pieces)
-    if n_prompt >= WIDE:
-        assert min(pieces) >= WIDE
+    assert all(piece == min(512, max(few, WIDE)) for piece in pieces[:-1]) and pieces[-1] <= max(few, WIDE)
     assert all(len(each) == sequences - 1 for each, kind in zip(made, kinds, strict=True) if kind == {False})
 
 
@@ -254,9 +211,10 @@ def test_where_prompts_and_answers_share_passes_these_read_little_too() -> None:
     steps.add(text(10, 1), 1000)
     steps.step()
     longer, long = steps.add(text(900, 3)), steps.add(text(200, 2))
-    most = 2 * WIDE
-    assert passes(steps, long) == [[(False, 1), (True, most)], [(False, 1), (True, 200 - most), (True, 2 * most - 200)]]
-    assert longer.n_decoded == 2 * most - 200
+    assert passes(steps, long) == [[(False, 1), (True, WIDE)]] * 3 + [
+        [(False, 1), (True, 200 - 3 * WIDE), (True, 4 * WIDE - 200)]
+    ]
+    assert longer.n_decoded == 4 * WIDE - 200
 
 
 @pytest.mark.parametrize("exact", [True, False])

@@ -385,7 +385,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
     assert max(n_tokens[1:]) <= 4 * (1 + N_MAX)
     texts = {tuple(answer.tokens) for answer in answers}
     assert len(texts) == 4
-    assert [answer.stats.cached_tokens for answer in answers] == [0, *[len(prompt) - 2] * 3]
+    assert [answer.stats.cached_tokens for answer in answers] == [0, *[len(prompt) - 1] * 3]
     alone = make(target)
     for sample in (0, 2):
         answer = alone.add(
@@ -433,13 +433,14 @@ def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyR
             return [Draft(tokens, parents, [0.5] * 5, [None] * 5, self.name)]
 
     engine = make(target, Ending())
-    # A bias makes the target choose the end token first.
-    sampler = Sampler(SamplingSettings(temperature=0.5, logit_bias=((end, 100.0),)), 0, 0, target.n_vocab)
-    sequence = engine.add([65], sampler, 20, CancelFlag(), rule=rule)
+    first, bias = (SamplingSettings(temperature=0.5, logit_bias=((token, 100.0),)) for token in (66, end))
+    sequence = engine.add([65], Sampler(first, 0, 0, target.n_vocab), 20, CancelFlag(), rule=rule)
+    engine.step()  # without a draft, since it reads the prompt
+    sequence.sampler = Sampler(bias, 0, 0, target.n_vocab)
     [emission] = engine.step()
     assert [choice.id for choice in emission.choices] == [end]
     assert (sequence.finish, sequence.stats.accepted, len(emission.sources)) == ("stop", 1, 1)
-    assert engine.context.length(sequence.slot) == sequence.n_decoded == 1
+    assert engine.context.length(sequence.slot) == sequence.n_decoded == 2
     assert engine.context.free_branches == LEAVES - 1
     engine.context.close()
 
@@ -570,5 +571,5 @@ def test_samples_share_a_prompt_though_the_first_one_ends_at_once(target: Model)
     ]
     while any(answer.finish is None for answer in answers):
         engine.step()
-    assert [answer.stats.cached_tokens for answer in answers] == [0, 0, len(prompt) - 2]
+    assert [answer.stats.cached_tokens for answer in answers] == [0, 0, len(prompt) - 1]
     engine.context.close()

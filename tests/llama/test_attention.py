@@ -19,7 +19,7 @@ from edgespec.llama.model import Model
 
 pytestmark = [
     pytest.mark.native,
-    pytest.mark.skipif(not kernels.interleaves(), reason="this build has no such attention"),
+    pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this build has no such attention"),
 ]
 N = 700
 Rows = NDArray[np.float32]
@@ -91,8 +91,8 @@ def test_results_are_those_of_ggml_but_for_rounding(tmp_path: Path, architecture
         tokens = tokens_of(model, 200)
         with opened(model, cache_type_k=cache, cache_type_v=cache) as context:
             here = read(context, tokens, [64, 3])
-            context.bounds = context.bounds._replace(own=0)
-            there = read(context, tokens, [64, 3])
+            with kernels.kernels_of_llama_cpp():
+                there = read(context, tokens, [64, 3])
     assert not np.array_equal(here, there)
     np.testing.assert_allclose(here, there, atol=0.03 * np.abs(there).max())
 
@@ -172,7 +172,6 @@ def expected(
     [(64, 64, 0, 0), (80, 80, 30, 0), (40, 24, 0, 8), (192, 128, 0, 0), (256, 512, 5, 2)],
 )
 def test_values_are_right(width: int, value: int, cap: float, bias: float, sinks: bool) -> None:
-    kernels.use(kernels.fast_bounds([]))
     random = np.random.default_rng(width)
     heads, groups, n, cells = 6, 2, 21, 1300
     q, k, v = (

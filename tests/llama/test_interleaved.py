@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType, dequantize, quant_shape_to_byte_shape
 from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._ggml import libggml_base_path
 from numpy.typing import NDArray
 
+from edgespec.gguf_file.header import GGML_TYPES
 from edgespec.llama import kernels
 
 pytestmark = pytest.mark.native
-TYPES = sorted(kernels._INTERLEAVED)
+TYPES = {name: (type, block, size) for type, (name, block, size) in GGML_TYPES.items() if name in kernels.INTERLEAVED}
 # Rows and columns that fill groups and tiles, and that do not
 SHAPES = [(1, 256, 1), (16, 512, 8), (33, 768, 3), (7, 1536, 21), (40, 256, 64), (5, 2048, 9)]
 
@@ -24,18 +24,46 @@ Floats = NDArray[np.float32]
 
 @pytest.fixture(scope="module")
 def cpu() -> Any:
-    if not kernels.interleaves():
+    if not kernels.have_exact_kernels():
         pytest.skip("this build interleaves no weights")
     return kernels.cpu_library()
 
 
-def quantised(type: GGMLQuantizationType, rows: Floats) -> NDArray[np.uint8]:
+class Traits(ctypes.Structure):
+    """What ggml knows of a type, up to its function that turns n weights into floats."""
+
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("name", "block", "interleaved", "size", "is_quantized")),
+        ("to_floats", ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)),
+    ]
+
+
+@pytest.fixture(scope="module")
+def base() -> Any:
+    library = load_shared_library("ggml-base", libggml_base_path)
+    library.ggml_get_type_traits.restype = ctypes.POINTER(Traits)
+    return library
+
+
+def quantised(base: Any, name: str, rows: Floats) -> NDArray[np.uint8]:
     """Rows of weights in this type, as llama.cpp's quantiser makes them."""
-    base = load_shared_library("ggml-base", libggml_base_path)
-    packed = np.zeros(quant_shape_to_byte_shape(rows.shape, type), np.uint8)
+    type, block, size = TYPES[name]
+    packed = np.zeros((len(rows), rows.shape[1] // block * size), np.uint8)
+    importance = np.ones(rows.shape[1], np.float32)  # some types need one
     where = map(ctypes.c_int64, (0, *rows.shape))
-    base.ggml_quantize_chunk(ctypes.c_int(type), pointer(rows), pointer(packed), *where, None)
+    base.ggml_quantize_chunk(ctypes.c_int(type), pointer(rows), pointer(packed), *where, pointer(importance))
     return packed
+
+
+def dequantised(base: Any, name: str, packed: NDArray[np.uint8]) -> Floats:
+    type, block, size = TYPES[name]
+    rows = np.zeros((len(packed), packed.shape[1] // size * block), np.float32)
+    if name == "F32":
+        return packed.view(np.float32)
+    base.ggml_get_type_traits(ctypes.c_int(type)).contents.to_floats(
+        packed.ctypes.data, rows.ctypes.data, ctypes.c_int64(rows.size)
+    )
+    return rows
 
 
 def pointer(array: NDArray[Any]) -> ctypes.c_void_p:
@@ -62,16 +90,18 @@ def rounded(columns: Floats) -> NDArray[np.float64]:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("name", TYPES)
-def test_products_are_right_and_columns_independent(cpu: Any, name: str, shape: tuple[int, int, int]) -> None:
+def test_products_are_right_and_columns_independent(
+    cpu: Any, base: Any, name: str, shape: tuple[int, int, int]
+) -> None:
     n_rows, k, n_columns = shape
-    random, type = np.random.default_rng(k), GGMLQuantizationType[name]
+    random, type = np.random.default_rng(k), TYPES[name][0]
     rows = random.standard_normal((n_rows, k)).astype(np.float32) * random.choice([0.1, 1, 5], (n_rows, 1))
     columns = random.standard_normal((n_columns, k)).astype(np.float32) * random.choice([0.1, 1, 9], (n_columns, 1))
-    packed, columns = quantised(type, rows.astype(np.float32)), columns.astype(np.float32)
+    packed, columns = quantised(base, name, rows.astype(np.float32)), columns.astype(np.float32)
     columns[-1, :32] = 0
     products = multiplied(cpu, type, packed, columns)
-    weights = dequantize(packed, type).astype(np.float64)
-    expected = (columns.astype(np.float64) if name in ("F16", "BF16") else rounded(columns)) @ weights.T
+    weights = dequantised(base, name, packed).astype(np.float64)
+    expected = (columns.astype(np.float64) if name in ("F32", "F16", "BF16") else rounded(columns)) @ weights.T
     sizes = np.abs(columns).astype(np.float64) @ np.abs(weights.T)
     assert (np.abs(products - expected) <= 2e-6 * sizes).all()
     for first in range(0, n_columns, 5):

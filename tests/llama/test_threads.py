@@ -14,7 +14,7 @@ import pytest
 
 from edgespec.llama import kernels, library, threads
 from edgespec.llama.context import Context
-from edgespec.llama.kernels import have_bounds
+from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import ggml_function
 from edgespec.llama.model import Model
 from edgespec.llama.thread_choice import ThreadChoice
@@ -89,7 +89,7 @@ class InTurn(ThreadChoice):
         self.used.append(self.threads)
 
 
-@pytest.mark.skipif(not have_bounds(), reason="llama.cpp's own kernels share out the cells among the threads")
+@pytest.mark.skipif(not have_exact_kernels(), reason="llama.cpp's own kernels share out the cells among the threads")
 def test_the_number_of_threads_changes_no_bit(model: Model) -> None:
     text = (model.tokenize("def f(xs): return") * 200)[:700]
 
@@ -115,7 +115,7 @@ def test_only_exact_contexts_without_a_given_number_choose_one(model: Model, mon
         with Context(model, n_ctx=64, **arguments) as context:
             assert context._choice is None
     with Context(model, n_ctx=64, exact=True) as context:
-        assert (context._choice is not None) == have_bounds()
+        assert (context._choice is not None) == have_exact_kernels()
 
 
 def test_all_threads_compute_the_passes_that_are_compared(model: Model) -> None:
@@ -133,7 +133,7 @@ def test_all_threads_compute_the_passes_that_are_compared(model: Model) -> None:
 
 
 def test_a_thread_that_waits_for_long_sleeps_until_it_is_woken() -> None:
-    if not have_bounds():
+    if not have_exact_kernels():
         pytest.skip("this build waits as llama.cpp does")
     library, word = kernels.cpu_library(), ctypes.c_int32(7)
     address, began = ctypes.c_void_p(ctypes.addressof(word)), threading.Event()

@@ -24,9 +24,9 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
-from edgespec.llama.kernels import interleaves, repacked_types, repacking_helps
+from edgespec.llama.kernels import have_exact_kernels, repacked_types
 from edgespec.llama.model import Model
-from edgespec.llama.trial import extra_buffers_work
+from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.models.memory.estimate import Plan, bytes_per_token, estimate
 from edgespec.models.memory.fit import QUANT_BITS, largest_context, what_would_fit
 from edgespec.models.memory.placement import placed
@@ -234,6 +234,7 @@ def test_what_only_fits_without_an_mtp_block_is_refused_with_it(
     free = estimate(without).allocated + 1000
     monkeypatch.setattr(fitting, "available_memory_bytes", lambda: free)
     monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
+    monkeypatch.setattr(fitting, "repacks", lambda plan: False)
     assert fitting.fitted(without, lambda _: None).n_ctx == 2048
     with pytest.raises(OutOfMemoryError, match="a context of 2,048 tokens does not fit"):
         fitting.fitted(drafting, lambda _: None)
@@ -290,15 +291,15 @@ def test_repacked_weights_are_those_that_llama_cpp_reports(
     for line in lines:
         if match := re.search(r"(?:REPACK|AMX|INTERLEAVED) model buffer size = +([\d.]+) MiB", line):
             found += float(match[1]) * (1 << 20)
-    expected = estimate(Plan(model.header, n_ctx=256, repacked=types, interleaves=bool(types) and interleaves()))
-    assert expected.weights - expected.mapped == pytest.approx(found, abs=(1 << 20) / 100)
+    expected = estimate(Plan(model.header, n_ctx=256, repacked=types, interleaves=bool(types) and have_exact_kernels()))
+    padded = 1 << 16 if architecture == "qwen2moe" else 0  # routers of few rows, which fill groups
+    assert expected.weights - expected.mapped == pytest.approx(found, abs=(1 << 20) / 100 + padded)
 
 
 def test_weights_that_take_most_of_the_memory_stay_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(DEMO, n_ctx=1024)
-    helps = repacking_helps(DEMO.weight_types, exact=False)
-    for share, repacked in ((0.7, helps), (0.8, False)):
-        monkeypatch.setattr(fitting, "total_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
+    for share, repacked in ((0.7, self_check() == "works"), (0.8, False)):
+        monkeypatch.setattr(fitting, "available_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
         assert fitting.repacks(plan) == repacked
 
 
@@ -324,7 +325,7 @@ def test_weights_are_copied_where_huge_pages_are_and_half_of_the_memory_stays_fr
         ("darwin", True, 2 * DEMO.weights_bytes, 0, False),
     ):
         monkeypatch.setattr("sys.platform", platform)
-        monkeypatch.setattr("edgespec.runtime.fitting.have_bounds", lambda has=bounds: has)
+        monkeypatch.setattr("edgespec.runtime.fitting.have_exact_kernels", lambda has=bounds: has)
         monkeypatch.setattr("edgespec.runtime.fitting.available_memory_bytes", lambda bytes=free: bytes)
         assert copies(replace(plan, gpu_layers=gpu_layers)) is wanted
 

@@ -25,7 +25,7 @@ NONE = WidthClasses(tuple((width, width) for width in range(1, WIDEST + 1)), (1.
 
 @pytest.fixture(autouse=True)
 def home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.guarantee.have_bounds", lambda: True)
+    monkeypatch.setattr("edgespec.runtime.guarantee.have_exact_kernels", lambda: True)
     monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(32, 0.0, 32))
 
 
@@ -84,7 +84,7 @@ def test_strict_pads_at_any_cost(monkeypatch: pytest.MonkeyPatch, gpu_layers: in
 def test_strict_has_nothing_to_pad_where_kernels_are_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     for drafts in (False, True):
         found = guarantee(monkeypatch, DEAR, gpu_layers=0, drafts=drafts, strict=True)
-        assert (found.width_class, found.least_width, found.most_rows, found.rounding) == (None, 0, 32, 0.0)
+        assert (found.width_class, found.least_width, found.most_rows, found.rounding) == (None, 0, 512, 0.0)
     monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: Widths(32, 0.1, 1))
     assert guarantee(monkeypatch, DEAR, gpu_layers=0, strict=True).width_class == (3, 4)
 
@@ -92,17 +92,17 @@ def test_strict_has_nothing_to_pad_where_kernels_are_exact(monkeypatch: pytest.M
 def test_no_way_out_is_named_where_none_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.runtime.guarantee.measured_widths", lambda *_: None)
     assert guarantee(monkeypatch, None, gpu_layers=0).way_out == ""  # the context is too short to be measured
-    monkeypatch.setattr("edgespec.runtime.guarantee.have_bounds", lambda: False)
+    monkeypatch.setattr("edgespec.runtime.guarantee.have_exact_kernels", lambda: False)
     for how in ({"sequences": 4}, {"spec_tree": 4}, {"can_roll_back": False}):
         assert guarantee(monkeypatch, None, gpu_layers=0, exact=False, **how).way_out == ""
 
 
 def test_on_a_cpu_the_kernels_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = guarantee(monkeypatch, None, gpu_layers=0)
-    assert (exact.least_width, exact.most_rows, exact.rounding, exact.way_out, exact.warning) == (0, 32, 0.0, "", "")
+    assert (exact.least_width, exact.most_rows, exact.rounding, exact.way_out, exact.warning) == (0, 512, 0.0, "", "")
     fast = guarantee(monkeypatch, None, gpu_layers=0, exact=False)
     assert (fast.most_rows, fast.rounding, fast.way_out, fast.warning) == (512, None, "leaving out --fast", "")
-    monkeypatch.setattr("edgespec.runtime.guarantee.have_bounds", lambda: False)
+    monkeypatch.setattr("edgespec.runtime.guarantee.have_exact_kernels", lambda: False)
     assert guarantee(monkeypatch, None, gpu_layers=0, exact=False).way_out == "--strict"
 
 

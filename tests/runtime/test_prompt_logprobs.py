@@ -97,6 +97,14 @@ def test_the_answer_is_the_one_without_them(llm: Runtime, n: int) -> None:
     assert asked(llm, (*ids, *answer.tokens), **OPTIONS).logprobs == following.logprobs
 
 
+@pytest.mark.parametrize("n", LENGTHS)
+def test_they_are_bit_for_bit_those_of_generating_the_text(llm: Runtime, n: int) -> None:
+    ids = ids_of(llm, n)
+    answer = asked(llm, ids, temperature=0.0, max_tokens=30, logprobs=0)
+    scored = asked(llm, (*ids, *answer.tokens), max_tokens=0, prompt_logprobs=0)
+    assert scored.prompt_logprobs[n:] == answer.logprobs
+
+
 def test_answers_at_the_same_time_do_not_change_them() -> None:
     with edgespec.load("demo", threads=1, store=False, ctx_size=512, sequences=3) as llm:
         requests = [request(ids_of(llm, n), prompt_logprobs=1, **OPTIONS) for n in (200, 70, 130)]

@@ -58,10 +58,8 @@ def text(**settings: Any) -> tuple[str, dict[str, Any]]:
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("strict", [False, True])
-def test_the_text_is_that_of_one_machine(addresses: list[str], monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
-    with monkeypatch.context() as patch:  # workers interleave no weights
-        patch.setattr("edgespec.runtime.fitting.repacking_helps", lambda types, exact: False)
-        alone, _ = text(spec_type="none", strict=strict)
+def test_the_text_is_that_of_one_machine(addresses: list[str], strict: bool) -> None:
+    alone, _ = text(spec_type="none", strict=strict)
     for workers in (addresses[:1], addresses):
         found, about = text(rpc=workers, gpu_layers="all", pace="fixed:3", strict=strict)
         assert found == alone

@@ -221,7 +221,7 @@ def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: 
     assert sequences() == 16
     assert sequences(strict=True) == 1
     monkeypatch.setattr(fitting, "repacked_types", frozenset)
-    held: dict[str, Any] = {"n_ctx": 1024, "flash_attention": "wide", "exact": True, "n_scored": SCORED}
+    held: dict[str, Any] = {"n_ctx": 1024, "flash_attention": "on", "exact": True, "n_scored": SCORED}
     one, two = (estimate(Plan(DEMO, sequences=n, max_outputs=n, streams=n > 1, **held)).allocated for n in (1, 2))
     for further, wanted in ((10, 6), (6, 4), (1, 1)):
         free = one + further * (two - one)

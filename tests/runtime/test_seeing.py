@@ -75,7 +75,7 @@ DRAFTING: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
+@pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this build of llama.cpp was made elsewhere")
 def test_drafts_change_no_text(seeing: Path) -> None:
     def texts(**settings: Any) -> list[Any]:
         with load(seeing, **settings) as llm:
@@ -87,7 +87,7 @@ def test_drafts_change_no_text(seeing: Path) -> None:
         assert texts(**settings, **draft) == plain
 
 
-@pytest.mark.skipif(not kernels.have_bounds(), reason="this build of llama.cpp was made elsewhere")
+@pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this build of llama.cpp was made elsewhere")
 def test_other_sequences_and_cached_prompts_change_no_text(seeing: Path) -> None:
     requests = [
         asked(message, temperature=0.9, seed=number) for number, message in enumerate((FIRST, PLAIN, TWO, LAST, FIRST))

@@ -28,9 +28,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "4096 tokens, q8_0 cache": {"n_ctx": 4096, "cache_type_k": "q8_0", "cache_type_v": "q8_0"},
     "4096 tokens, f32 cache": {"n_ctx": 4096, "cache_type_k": "f32", "cache_type_v": "f32"},
     "4096 tokens, no flash attention": {"n_ctx": 4096, "flash_attention": "off"},
-    "4096 tokens, flash attention in wide passes": {"n_ctx": 4096, "flash_attention": "wide", "exact": True},
+    "4096 tokens, flash attention": {"n_ctx": 4096, "flash_attention": "on", "exact": True},
     "16 x 1024 tokens, the same in streams": {
-        "n_ctx": 1024, "sequences": 16, "streams": True, "max_outputs": 16, "flash_attention": "wide", "exact": True,
+        "n_ctx": 1024, "sequences": 16, "streams": True, "max_outputs": 16, "flash_attention": "on", "exact": True,
     },
     "4 x 1024 tokens, 36 rows": {"n_ctx": 1024, "sequences": 4, "max_outputs": 36},
     "2048 tokens, 64 a pass, rollback": {"n_ctx": 2048, "n_batch": 64, "max_outputs": 9, "rollback": 8},

@@ -8,7 +8,6 @@ from typing import Any, cast
 from fake_context import FakeContext
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.exactness import WIDE
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.engine.scheduler import Scheduler
@@ -26,7 +25,7 @@ class Steps:
         self._news = count(10**6)
 
     def add(
-        self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", cancel: Any = None, adapters: Any = ()
+        self, tokens: list[int], n: int = 4, *, reuse: Reuse = "all", cancel: Any = None, adapters: Any = ()
     ) -> Sequence:
         sequence = Sequence([*tokens], SAMPLER, n, cancel or CancelFlag(), reuse=reuse, adapters=adapters)
         self.scheduler.add(sequence)
@@ -41,9 +40,6 @@ class Steps:
         assert len({part.sequence.adapters for part in scheduled}) <= 1  # a pass has one set
         for part in scheduled:
             sequence = part.sequence
-            if self.context.exact and sequence.is_prefill:  # no piece of a wide read is narrow, nor the other way round
-                start, end = self.scheduler.slots[sequence.slot].reads[-1]
-                assert (part.n_pending >= WIDE) == (end - start >= WIDE)
             pending = sequence.tokens[sequence.n_decoded : sequence.n_decoded + part.n_pending]
             self.context.decode(sequence.slot, pending)
             sequence.n_decoded += part.n_pending
@@ -62,7 +58,7 @@ class Steps:
             for sequence in self.scheduler.finished():
                 self.scheduler.remove(sequence)
 
-    def answer(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "answers", adapters: Any = ()) -> Sequence:
+    def answer(self, tokens: list[int], n: int = 4, *, reuse: Reuse = "all", adapters: Any = ()) -> Sequence:
         sequence = self.add(tokens, n, reuse=reuse, adapters=adapters)
         self.run()
         return sequence

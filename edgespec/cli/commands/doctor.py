@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edgespec.llama.context import Context
 
 LIBRARIES = ("huggingface_hub", "llguidance", "numpy", "textual")
+MEASURED_WIDTH = 64  # tokens of the widest pass whose rounding is measured
 MEASURED_CONTEXT = 512  # tokens; enough to measure rounding, and small enough to fit beside other programs
 SELF_CHECK = {
     "works": "quantised models work",
@@ -249,24 +250,22 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
 
     Raises ModelNotFoundError, ModelFileError, OutOfMemoryError, GenerationError.
     """
-    from edgespec.core.exactness import NARROW
     from edgespec.gguf_file.model_check import check_model
     from edgespec.llama.context import Context
-    from edgespec.llama.kernels import have_bounds
+    from edgespec.llama.kernels import have_exact_kernels
     from edgespec.models.memory.estimate import Plan
-    from edgespec.models.memory.fit import usual_context, wanted_attention, with_room
+    from edgespec.models.memory.fit import usual_context, wanted_attention
     from edgespec.runtime.fitting import fitted, open_model, uses_gpu
     from edgespec.settings import LoadSettings
 
     header, usual, notes = check_model(path), LoadSettings(str(path)), list[str]()
 
-    plan = Plan(header, n_ctx=usual_context(header), max_outputs=NARROW)
+    plan = Plan(header, n_ctx=usual_context(header), max_outputs=MEASURED_WIDTH)
     on_gpu = uses_gpu(plan, "auto", "auto")
     if not on_gpu:
-        exact, n_ctx = have_bounds(), min(plan.n_ctx, MEASURED_CONTEXT)
-        attention = wanted_attention(header, usual, usual.cache_type_k, usual.cache_type_v, exact=exact)
-        plan = replace(plan, n_ctx=n_ctx, flash_attention=attention, exact=exact)
-    plan = fitted(with_room(plan, usual), notes.append, "auto" if on_gpu else 0)
+        exact, n_ctx = have_exact_kernels(), min(plan.n_ctx, MEASURED_CONTEXT)
+        plan = replace(plan, n_ctx=n_ctx, flash_attention=wanted_attention(usual, exact=exact), exact=exact)
+    plan = fitted(plan, notes.append, "auto" if on_gpu else 0)
     with (
         open_model(plan, notes.append, lambda done: progress(f"loading {path.name}", done)) as model,
         Context(model, **plan.context) as context,
@@ -287,10 +286,9 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
 
 def _of_widths(context: Context, progress: Callable[[float], None]) -> str:
     """Measure which passes give the logits of single tokens, and describe the result; empty if that is impossible."""
-    from edgespec.core.exactness import NARROW
     from edgespec.llama.rounding import measured_widths
 
-    widths = measured_widths(context, NARROW, progress)
+    widths = measured_widths(context, MEASURED_WIDTH, progress)
     if widths is None:
         return ""
     if widths.exact_to >= widths.widest:
@@ -359,7 +357,7 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
     from edgespec.llama import library
     from edgespec.llama.backends import VARIANT, variant_name
     from edgespec.llama.installing import exact_build, gpu_build
-    from edgespec.llama.kernels import have_bounds
+    from edgespec.llama.kernels import is_own_build
 
     # The command installs a build for the CPU: not instead of a GPU build, and a portable one is such a build already.
     command, variants = "" if library.supports_gpu() or library.CPU_LIBRARY else exact_build(), ""
@@ -380,7 +378,7 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
     elif gpus:
         cost = "everything runs on the CPU; docs/install.md describes GPU builds"
         yield Advice(f"this build does not use the GPU ({_names(gpus)}): {cost}", gpu_build(gpus[0].backend))
-    if not have_bounds() and not library.has_discrete_gpu():
+    if not is_own_build() and not library.has_discrete_gpu():
         cost = "text may differ from plain decoding up to rounding, and drafts cost more"
         yield Advice(f"this build of llama.cpp lacks edgespec's kernels: {cost}", exact_build())
     has = set[str]() if library.CPU_LIBRARY else processor_flags()  # of the portable variants the best one is in use

@@ -44,7 +44,7 @@ def rpc_worker(call: Call) -> None:
     """
     output, (host, port, cache) = call.output, (call.values[name] for name in ("host", "port", "cache"))
     address = _check(host, port)
-    from edgespec.llama import kernels, rpc
+    from edgespec.llama import rpc
     from edgespec.llama.library import default_threads, offered_devices
 
     if not rpc.has_rpc():
@@ -57,8 +57,6 @@ def rpc_worker(call: Call) -> None:
             f"listening on {host}: clients that reach this port can use and crash this process, and read its data"
         )
     devices = offered_devices()
-    # Use the kernels of the exact mode, for all types of weights: clients cannot choose kernels.
-    kernels.use(kernels.exact_bounds({"IQ4_NL"}))
     n_threads = call.values["threads"] or default_threads()
     for device in devices:
         memory = f"{size_of(device.free_bytes)} of {size_of(device.total_bytes)} free"

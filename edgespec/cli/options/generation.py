@@ -142,6 +142,12 @@ HELD = [
         "-ncmoe --n-cpu-moe", "Keep the experts of the first N layers of a MoE model in main memory.", advanced=True,
     ),
     _model("-cmoe --cpu-moe", "Keep all experts of a MoE model in main memory.", advanced=True),
+    _model(
+        "--repack/--no-repack repack",
+        "Copy weights into a layout that is fast for passes over several tokens. Without it, loading takes no time and "
+        "the weights stay in their file; texts are the same.",
+        advanced=True,
+    ),
     _model("-t --threads", "CPU threads for decoding one token.", shown="physical cores, fewer while others use them"),
     _model(
         "-tb --threads-batch", "CPU threads for prompts and for verifying drafts.", shown="as --threads", advanced=True,

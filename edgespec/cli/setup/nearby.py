@@ -36,7 +36,7 @@ TEXTS = (
     *("gpu_layers", "device", "n_cpu_moe", "cpu_moe", "rpc", "lora", "mmproj"),
     *("chat_template", "chat_template_file"),
 )
-ANY = ("model", "draft_model", "sequences", "cache_ram", "must_fit")  # models are compared by their files
+ANY = ("model", "draft_model", "sequences", "cache_ram", "must_fit", "repack")  # models are compared by their files
 PLAIN = {"spec_type": "none", "pace": "off", "spec_draft_n_max": 0}
 """Settings of decoding without drafts, which every server follows if a request asks for it."""
 
