@@ -6,6 +6,7 @@ import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any
 
 from textual.app import App
@@ -13,6 +14,7 @@ from textual.await_complete import AwaitComplete
 from textual.events import Click, Event, Key, Paste
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.worker import WorkType
 
 from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
@@ -165,7 +167,8 @@ class BaseApp(App[None]):
         self.transcript.display = True
         if self.has_screen_above or not self.transcript.shows_end:
             self.toast(text, level)
-        self.run_worker(self.transcript.note(text, level), group="notes")
+        note: WorkType[None] = partial(self.transcript.note, text, level)
+        self.run_worker(note, group="notes")
 
     def report(self, error: EdgespecError) -> None:
         """Show an error: as a toast if it is over soon or the chat is empty, else as a note."""

@@ -19,6 +19,7 @@ from edgespec.text.figures import gauge
 from edgespec.text.printable import one_line
 from edgespec.tools.toolbox import Calling
 from edgespec.tui.base_app import BaseApp, BusyError
+from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.statistics import LiveStatistics
 from edgespec.tui.tool_calls import ToolCalls
 from edgespec.tui.waiting import Unsent, WaitingMessages
@@ -45,6 +46,7 @@ class ChatJobs:
         self._asked: tuple[Unsent, int] | None = None  # the message sent, and the length of the chat before it
         self._loop = ""  # the warning that the answer repeats itself, if it does
         self._last: TokenEvent | None = None
+        self._comparison: ComparisonScreen | None = None
         self._calls = ToolCalls(app, self.stop)
         self._running_s: float | None = None  # when the tool that runs began
         self._loads = 0
@@ -101,6 +103,17 @@ class ChatJobs:
         self._app.is_answering, self._last, self._asked, self._loop, self._uncounted = True, None, None, "", []
         self._start(work)
 
+    def begin_comparison(self, screen: ComparisonScreen) -> None:
+        """Let a screen use the session: commands and messages that were typed before it was shown have to wait."""
+        self._comparison, self._app.is_busy, self._app.is_answering = screen, True, True
+
+    def end_comparison(self) -> None:
+        """Let jobs use the session again, if the comparison is over. Messages that wait are held: the user has to say
+        which answer they refer to."""
+        if self._comparison is not None and not self._comparison.uses_session:
+            self._comparison, self._app.is_busy, self._app.is_answering = None, False, False
+            self.waiting.hold("you compared answers")
+
     def load(self, settings: LoadSettings) -> None:
         """Load a model. Raises BusyError while a job runs."""
         self.check_free()
@@ -143,7 +156,12 @@ class ChatJobs:
     async def fetch(self) -> None:
         """Show the events that arrived since the last call."""
         app, job = self._app, self._job
-        if job is None or not app.query("TitleBar #model"):  # the program closes: the timer ticks on without widgets
+        if job is None and self._comparison is None:
+            return
+        if not app.query("TitleBar #model"):  # the program closes: the timer ticks on without widgets
+            return
+        if job is None:
+            self.end_comparison()
             return
         is_over = job.done()
         tokens: list[TokenEvent] = []

@@ -56,7 +56,15 @@ class ComparisonScreen(BaseScreen[None]):
         yield Prose(id="comparison-said")
         yield Footer(show_command_palette=False, compact=True)
 
+    @property
+    def uses_session(self) -> bool:
+        """True until the comparison has ended and this screen is closed."""
+        return not self._has_ended.is_set() or self in self.app.screen_stack
+
     def on_mount(self) -> None:
+        if self not in self.app.screen_stack:  # closed before it was shown, with a screen below
+            self._has_ended.set()
+            return
         self._frames = self.set_interval(FRAME_S, self._draw)
         self.query(LaneView).first().focus()
         self.run_worker(self._answer, thread=True, exit_on_error=False)

@@ -131,7 +131,10 @@ class ScreenFront:
         self._app.query_one(DownloadLine).load(settings)
 
     def compare(self, comparison: Comparison) -> None:
+        screen = ComparisonScreen(comparison)
+
         def close(_: None) -> None:
+            self._jobs.end_comparison()
             if comparison.is_asked and comparison.text == self._app.composer.text:
                 self._app.composer.input.put("")
             self.redraw()
@@ -140,7 +143,8 @@ class ScreenFront:
                 self._restart()
 
         self._session.states.end_idle()
-        self._app.push_screen(ComparisonScreen(comparison), close)
+        self._app.push_screen(screen, close)
+        self._jobs.begin_comparison(screen)
 
     def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
         self._files.read(read, take)

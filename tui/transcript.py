@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.content import Content
@@ -163,8 +164,9 @@ class Transcript(TurnWindow):
         legend_line = self.query_one("#legend", Static)
         legend_line.display = shows
         legend_line.update(legend([]))
-        self.run_worker(self._show_tokens(), exclusive=True, group="tokens")
+        self._show_tokens()
 
+    @work(exclusive=True, group="tokens")
     async def _show_tokens(self) -> None:
         """Change the views, the visible ones first, and yield to the event loop in between."""
         views = reversed(self._turn_views())

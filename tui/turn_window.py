@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from textual import work
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.events import Click
@@ -85,7 +86,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
                 n = len(self.entries)
                 await self._move(max(self._first, n - MOST) if self.views else n - FIRST, n)
                 self._follow()
-        self.run_worker(self._fill(), exclusive=True, group="fill")
+        self._fill()
 
     async def append(self, entry: Entry, view: Widget | None = None) -> None:
         """Append an entry. `view` is its view if it is mounted already, as the live view is."""
@@ -143,6 +144,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
         """The index of the first entry after the mounted ones."""
         return self._first + len(self.views)
 
+    @work(exclusive=True, group="fill")
     async def _fill(self) -> None:
         """Mount the entries that are likely to be needed next, a few at a time."""
         while self.has_earlier and self.is_at_end and len(self.views) < MOUNTED:

@@ -236,13 +236,11 @@ class Conversation:
     def _settings_as_json(self) -> dict[str, Any]:
         return self.settings.as_json() | {"system": self.system, "persona": self.persona} | self.model.as_json()
 
-    def _everything(self) -> list[Write]:
-        """Return the writes that save the whole conversation again; none if no chat is open."""
+    def _everything(self) -> Write | None:
+        """Return the write that saves the whole conversation again; None if no chat is open."""
         if self.chat is None:
-            return []
-        create = partial(self.store.create, self.chat, self._settings_as_json(), self.title)
-        append = partial(self.store.append, self.chat)
-        return [create, *(partial(append, turn.parent, turn.role, turn.content, turn.answer) for turn in self.turns)]
+            return None
+        return partial(self.store.restore, self.chat, self._settings_as_json(), self.title, self.turns)
 
     # --- what is sent ---------------------------------------------------------------------------------------------
 

@@ -21,10 +21,10 @@ Write = Callable[[], object]
 class Writes:
     """Ordered writes. Failed writes are kept and retried with the next write; `error` is the reason.
 
-    `everything` returns the writes that save the open chat again if the store has lost it.
+    `everything` returns the write that saves the open chat again if the store has lost it.
     """
 
-    def __init__(self, everything: Callable[[], list[Write]]) -> None:
+    def __init__(self, everything: Callable[[], Write | None]) -> None:
         self._everything = everything
         self._waiting: list[Write] = []
         self._lock = threading.RLock()  # the screen writes while an answer is written
@@ -48,24 +48,22 @@ class Writes:
     def retry(self) -> None:
         """Run the pending writes."""
         with self._lock:
-            rewritten = False
+            rewritten, lost = False, None
             while self._waiting:
                 try:
                     self._waiting[0]()
                 except UnknownChatError as error:
-                    again = [] if rewritten else self._everything()
-                    if not again:
-                        self._waiting.pop(0)
-                        self.error = error
-                        return
-                    rewritten = True  # the file was replaced or the chat deleted: write the open chat again
-                    self._waiting[:0] = again
+                    again = None if rewritten else self._everything()
+                    if again is not None:  # the file was replaced or the chat deleted: write the open chat again
+                        rewritten = True
+                        self._waiting.insert(0, again)
+                        continue
+                    lost = error  # the write belongs to another chat or branch, which is gone
                 except StoreError as error:
                     self.error = error
                     return
-                else:
-                    self._waiting.pop(0)
-            self.error = None
+                self._waiting.pop(0)
+            self.error = lost
 
 
 class Recording:

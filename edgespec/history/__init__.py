@@ -236,6 +236,17 @@ class Store(Closable):
         return rows.insert_turn(db, chat, turn, pack_pieces(pieces), is_head=True)
 
     @_writes
+    def restore(
+        self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any], title: str, turns: Sequence[Turn]
+    ) -> None:
+        """Save a chat that was lost again, or what is missing of it; `turns`, its open path, keep their keys."""
+        rows.insert_chat(db, chat, json.dumps(dict(settings)), title)
+        parent: str | None = None
+        for turn in turns:
+            rows.insert_turn(db, chat, replace(turn, parent=parent), b"", is_head=True)
+            parent = turn.key
+
+    @_writes
     def begin(self, db: sqlite3.Connection, chat: str, parent: str | None, answer: Answer) -> str:
         """Begin to save an answer to `parent` while it is generated; return the id of its row."""
         number = rows.chat_number(db, chat)

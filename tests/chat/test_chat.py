@@ -558,6 +558,21 @@ def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None
     assert stored(session) == ["first", "one", "second", "two"]
 
 
+def test_a_fork_that_is_lost_is_written_anew_with_its_chat_or_without(store: Store) -> None:
+    session = talking_to(FakeEngine("one", "two", "three"), store)
+    said(session.ask("first"))
+    old = session.chat
+    for lost in ([session.fork()], [session.fork(), old]):
+        pieces = store.pieces(session.turns[-1].key)
+        store.remove(filter(None, lost))
+        said(session.ask("next"))
+        assert session.store_error is None
+        assert stored(session) == contents(session)
+        assert old in lost or store.pieces(session.turns[1].key) == pieces, "the messages of the old chat are as before"
+        session.undo()
+    assert [branch.n_turns for branch in session.branches()] == [4]
+
+
 def test_a_model_that_died_while_nobody_asked_is_reported_with_the_next_message_which_is_kept(store: Store) -> None:
     class Dead(FakeEngine):
         def count(self, messages: Any, template: str = "") -> int:

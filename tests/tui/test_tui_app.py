@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import re
 import threading
+import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import nullcontext, suppress
 from itertools import cycle
@@ -247,6 +249,18 @@ def test_what_the_program_says_is_seen_wherever_the_user_has_scrolled_to() -> No
     on_new_screen(steps, FakeEngine("line\n\n" * 60), toasts=True)
 
 
+def test_what_is_said_at_the_very_end_ends_with_the_program() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.say("good night")
+        app.exit()
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        on_new_screen(steps)
+        gc.collect()
+    assert not [each for each in warned if "never awaited" in str(each.message)]
+
+
 # --- commands and keys ------------------------------------------------------------------------------------------------
 
 SCREENS = {
@@ -288,6 +302,62 @@ def test_every_key_does_what_its_command_does(monkeypatch: pytest.MonkeyPatch) -
         assert called == [f"/{name}" for name in KEYS.values()]
 
     on_screen(steps)
+
+
+def test_while_answers_are_compared_the_conversation_stays_as_it_is() -> None:
+    counts = threading.Event()
+    counts.set()
+
+    class Counting(FakeEngine):
+        def count(self, messages: Any, template: str = "") -> int:
+            assert counts.wait(60)
+            return super().count(messages, template)
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await type_in(app, pilot, "hello")
+        chat = app.session.chat
+        counts.clear()
+        for line in ("/compare more", "/clear", "/compare less", "next"):  # typed before the screen was there
+            app.submit(line)
+        counts.set()
+        screen = app.screen
+        await wait_until(pilot, lambda: screen.check_action("keep", (2,)) is True)
+        assert app.screen is screen, "nothing else is compared"
+        await pilot.press("1")
+        await wait_until(pilot, lambda: len(app.screen_stack) == 1 and not app.is_busy)
+        assert app.session.chat == chat
+        assert contents(app) == ["hello", "one", "more", "two"]
+        app.composer.put("")
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: contents(app)[4:] == ["next", "three"])
+        assert app.session.store_error is None
+        await idle(app, pilot)
+
+    on_new_screen(steps, Counting("one", "two", "two", "three"))
+
+
+def test_a_comparison_whose_screen_is_gone_has_to_end_first() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.submit("/compare count")
+        await wait_until(pilot, lambda: app.session.is_answering)
+        await app.pop_screen()  # without an answer to whoever opened it
+        await wait_until(pilot, lambda: not app.is_busy)
+        assert not app.session.is_answering
+
+    on_new_screen(steps, FakeEngine("word " * 400, round_s=0.02))
+
+
+def test_a_comparison_that_is_closed_before_it_is_shown_compares_nothing() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.run_command("/help")
+        below = app.screen
+        assert isinstance(below, ChoiceScreen)
+        app.submit("/compare count")
+        below.dismiss()
+        await wait_until(pilot, lambda: not app.is_busy)
+        assert contents(app) == []
+
+    on_new_screen(steps)
 
 
 def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
