@@ -51,7 +51,7 @@ LANDS = [
     ("n_cpu_moe", ["-ncmoe", "3"], "load.n_cpu_moe", 3),
     ("n_cpu_moe", ["--n-cpu-moe", "3"], "load.experts_on_cpu", 3),
     ("cpu_moe", ["-cmoe"], "load.cpu_moe", True),
-    ("repack", ["--no-repack"], "load.repack", False),
+    ("repack", ["--repack", "--no-repack"], "load.repack", False),
     ("cpu_moe", ["--cpu-moe"], "load.experts_on_cpu", 2**31 - 1),
     ("cache_type_k", ["-ctk", "q8_0"], "load.cache_type_k", "q8_0"),
     ("cache_type_k", ["--cache-type-k", "Q8_0"], "load.cache_type_k", "q8_0"),
