@@ -119,7 +119,7 @@ class LoadSettings:
     n_cpu_moe: int = field(default=0, metadata=between(0, LARGEST))
     #: keep the experts of all layers in main memory
     cpu_moe: bool = False
-    #: copy weights into a layout that is fast, unless they take most of the free memory
+    #: copy weights into a layout that is fast, unless they take most of the memory
     repack: bool = True
     #: LoRA adapters of the target, as [NAME=]FILE[=SCALE]; the scale is the default of requests
     lora: Sequence[str] = ()

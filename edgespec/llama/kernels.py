@@ -22,12 +22,13 @@ from edgespec.llama.library import CPU_LIBRARY, build_flags, library_path
 ADDITIONS = 7
 """The version of scripts/llama in a build that has the kernels."""
 
-_OF_32 = ("Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "MXFP4")
-_OF_64 = ("NVFP4", "Q2_0")
-_OF_128 = ("Q1_0",)
-_OF_256 = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "TQ1_0", "TQ2_0")
-_OF_256_IQ = ("IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S")
-INTERLEAVED = frozenset({"F32", "F16", "BF16", *_OF_32, *_OF_64, *_OF_128, *_OF_256, *_OF_256_IQ})
+INTERLEAVED = frozenset(
+    {
+        *("F32", "F16", "BF16", "Q8_0", "Q6_K", "Q5_K", "Q5_0", "Q5_1", "Q4_K", "Q4_0", "Q4_1", "Q3_K", "Q2_K", "Q2_0"),
+        *("Q1_0", "IQ4_NL", "IQ4_XS", "IQ3_S", "IQ3_XXS", "IQ2_S", "IQ2_XS", "IQ2_XXS", "IQ1_M", "IQ1_S", "TQ1_0"),
+        *("TQ2_0", "MXFP4", "NVFP4"),
+    }
+)
 """The types of weights that these kernels multiply."""
 _REPACKED = {
     "AVX2": "Q4_0 Q4_K IQ4_NL MXFP4",

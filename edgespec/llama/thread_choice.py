@@ -1,7 +1,7 @@
 """How many threads compute a pass while other programs use the processor.
 
 The threads of a pass wait for each other several hundred times. If another program gets one of their cores, all of them
-wait until the system gives it back, and fewer threads are often faster. How many are the fastest depends on the other
+wait until the system gives it back, and fewer threads are often faster. The best number depends on the other
 programs and on the system, so it is measured: a trial decodes passes with another number of threads, in turn with
 passes with the present one. The results of a pass do not depend on the number.
 

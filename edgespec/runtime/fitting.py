@@ -33,7 +33,7 @@ MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
 
 CACHE_SHARE, MOST_CACHE_BYTES = 8, 8 << 30  # of the free memory, for the prefix cache
 
-MOST_REPACKED = 0.75  # of the free memory, for repacked weights
+MOST_REPACKED = 0.75  # of the machine's memory, for repacked weights
 
 logger = logging.getLogger(__name__)
 
@@ -188,26 +188,27 @@ def _is_left_out(plan: Plan, wanted: Offload) -> bool:
 def repacks(plan: Plan) -> bool:
     """True if weights are repacked where this build can.
 
-    Not if repacking crashes, or if the weights take most of the free memory, since the system has to be able to drop
-    them. With the kernels of llama.cpp, repacked weights give other results, so nothing is repacked with workers, which
-    repack nothing.
+    Not if repacking crashes, or if the weights take most of this machine's memory, or more than is free, since the
+    system has to be able to drop them. With the kernels of llama.cpp, repacked weights give other results, and workers
+    repack nothing: then no weights are repacked.
     """
     is_wanted = plan.may_repack and (have_exact_kernels() or not any(plan.split))
     return is_wanted and self_check() == "works" and not _is_too_large(plan)
 
 
 def _is_too_large(plan: Plan) -> bool:
-    return plan.header.weights_bytes > MOST_REPACKED * available_memory_bytes()
+    return plan.header.weights_bytes > min(MOST_REPACKED * total_memory_bytes(), available_memory_bytes())
 
 
 def copies(plan: Plan) -> bool:
     """True if weights are read into memory rather than mapped.
 
     Then this build uses huge pages, which makes narrow passes faster. Weights that would take half of the free memory
-    are mapped, since the system can drop mapped pages.
+    are mapped, since the system can drop mapped pages, and so are those that stay in their file by a setting.
     """
     has_huge_pages = sys.platform == "linux" and have_exact_kernels()
-    return has_huge_pages and not plan.gpu_layers and 2 * plan.header.weights_bytes <= available_memory_bytes()
+    is_small = 2 * plan.header.weights_bytes <= available_memory_bytes()
+    return has_huge_pages and plan.may_repack and not plan.gpu_layers and is_small
 
 
 def open_model(
@@ -219,7 +220,7 @@ def open_model(
     """Load the weights of a plan as this build can. Raises ModelFileError, OutOfMemoryError."""
     header = plan.header
     if have_exact_kernels() and plan.may_repack and not plan.gpu_layers and _is_too_large(plan):
-        note(f"{header.path.name} takes most of the free memory: it stays in its file, and passes take longer")
+        note(f"{header.path.name} takes most of the memory: it stays in its file, and passes take longer")
     place: dict[str, Any] = {"gpu_layers": plan.gpu_layers, "devices": plan.devices, "n_cpu_moe": plan.n_cpu_moe}
     if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
         extra_buffers = self_check() == "works" and repacks(plan)

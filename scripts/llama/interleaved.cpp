@@ -1,4 +1,5 @@
-/* A buffer type of the CPU backend whose weights are interleaved, and the products with them (interleaved.h). */
+/* All products of a pass (interleaved.h). Weights in the buffer type of this file are interleaved when they are loaded, a
+   group of any others when it is multiplied. */
 #include "ggml-backend-impl.h"
 #include "ggml-backend.h"
 #include "ggml-cpu-impl.h"

@@ -299,8 +299,25 @@ def test_repacked_weights_are_those_that_llama_cpp_reports(
 def test_weights_that_take_most_of_the_memory_stay_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(DEMO, n_ctx=1024)
     for share, repacked in ((0.7, self_check() == "works"), (0.8, False)):
-        monkeypatch.setattr(fitting, "available_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
+        monkeypatch.setattr(fitting, "total_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
         assert fitting.repacks(plan) == repacked
+
+
+def test_weights_that_do_not_fit_into_free_memory_stay_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "self_check", lambda: "works")
+    for free, repacked in ((DEMO.weights_bytes, True), (DEMO.weights_bytes - 1, False)):
+        monkeypatch.setattr(fitting, "available_memory_bytes", lambda free=free: free)
+        assert fitting.repacks(Plan(DEMO, n_ctx=1024)) is repacked
+
+
+def test_weights_stay_in_their_file_by_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.platform", "linux")
+    monkeypatch.setattr(fitting, "have_exact_kernels", lambda: True)
+    monkeypatch.setattr(fitting, "self_check", lambda: "works")
+    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 9 * DEMO.weights_bytes)
+    for wanted in (True, False):
+        plan = Plan(DEMO, n_ctx=1024, may_repack=wanted)
+        assert (fitting.repacks(plan), copies(plan)) == (wanted, wanted)
 
 
 def test_what_is_mapped_needs_no_room() -> None:

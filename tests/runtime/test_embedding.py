@@ -233,7 +233,8 @@ def test_short_memory_gives_a_smaller_context_or_an_error(tmp_path: Path, monkey
 def test_adapters_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_encoder(tmp_path / "tiny.gguf")
     adapter = write_adapter(tmp_path / "adapter.gguf", path, rank=64)
-    needed = estimate(pooled_plan(check_model(path, embeds=True), LoadSettings(str(path)))).allocated
+    plan = pooled_plan(check_model(path, embeds=True), LoadSettings(str(path)))
+    needed = estimate(fitting._repacked(plan)).allocated
     monkeypatch.setattr(fitting, "available_memory_bytes", lambda: needed)
     with opened(path, ctx_size=128) as model:
         assert model.context.n_ctx == 128
