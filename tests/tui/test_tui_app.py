@@ -405,7 +405,7 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "first")
         for name, screen in SCREENS.items():
-            await type_in(app, pilot, f"/{name}")
+            app.submit(f"/{name}")
             await wait_until(pilot, lambda screen=screen: isinstance(app.screen, screen))  # type: ignore[misc]
             if name == "compare":
                 await wait_until(pilot, lambda: app.screen.check_action("dismiss", ()) is True)
