@@ -56,17 +56,6 @@ void fifth_bits(const uint8_t * qh, elements & to) {
     }
 }
 
-/* The scales of Q4_K and Q5_K and their least values, eight each, of six bits. */
-void scales_of_6_bits(const uint8_t * packed, uint8_t * scale, uint8_t * least, int block) {
-    if (block < 4) {
-        *scale = packed[block] & 63;
-        *least = packed[block + 4] & 63;
-    } else {
-        *scale = (packed[block + 4] & 15) | (packed[block - 4] >> 6) << 4;
-        *least = packed[block + 4] >> 4 | (packed[block] >> 6) << 4;
-    }
-}
-
 /* How ggml stores a row, by type. `head` copies what all blocks of 32 elements share into a group, `block` the scales of
    one of them, and reads its elements. `to` is the group, and `lane` the place of the row in it. */
 
@@ -119,20 +108,32 @@ template <class B> struct row_k {
     }
 };
 
-struct row_q4_k : row_k<block_q4_K> {
-    static void block(const source & x, int block, uint8_t * to, int lane, elements & e) {
-        uint8_t * at = to + 4 * ROWS + 2 * ROWS * block + lane;
-        scales_of_6_bits(x.scales, at, at + ROWS, block);
+/* Q4_K and Q5_K have eight scales and eight least values of six bits. */
+template <class B> struct row_k_of_32 : row_k<B> {
+    static void head(const B & x, uint8_t * to, int lane) {
+        row_k<B>::head(x, to, lane);
+        uint32_t of[3];
+        memcpy(of, x.scales, sizeof(of));
+        const uint32_t scales[] = {of[0] & 0x3F3F3F3F, (of[2] & 0x0F0F0F0F) | (of[0] >> 2 & 0x30303030)};
+        const uint32_t least[] = {of[1] & 0x3F3F3F3F, (of[2] >> 4 & 0x0F0F0F0F) | (of[1] >> 2 & 0x30303030)};
+        uint8_t * at = to + 4 * ROWS + lane;
+        for (int block = 0; block < 8; block++, at += 2 * ROWS) {
+            at[0] = (uint8_t) (scales[block / 4] >> 8 * (block % 4));
+            at[ROWS] = (uint8_t) (least[block / 4] >> 8 * (block % 4));
+        }
+    }
+};
+
+struct row_q4_k : row_k_of_32<block_q4_K> {
+    static void block(const source & x, int block, uint8_t *, int, elements & e) {
         for (int j = 0; j < 32; j++) {
             e.of[j] = x.qs[32 * (block / 2) + j] >> 4 * (block % 2) & 15;
         }
     }
 };
 
-struct row_q5_k : row_k<block_q5_K> {
-    static void block(const source & x, int block, uint8_t * to, int lane, elements & e) {
-        uint8_t * at = to + 4 * ROWS + 2 * ROWS * block + lane;
-        scales_of_6_bits(x.scales, at, at + ROWS, block);
+struct row_q5_k : row_k_of_32<block_q5_K> {
+    static void block(const source & x, int block, uint8_t *, int, elements & e) {
         for (int j = 0; j < 32; j++) {
             e.of[j] = (x.qs[32 * (block / 2) + j] >> 4 * (block % 2) & 15) | (x.qh[j] >> block & 1) << 4;
         }
@@ -362,26 +363,11 @@ struct row_iq1_m {
     }
 };
 
-/* Reads the dword of number `at` of each row, of which there are 8. */
-I column_of(const elements * rows, int at) {
-    static const struct places {
-        int32_t of[ROWS];
-        places() {
-            for (int lane = 0; lane < ROWS; lane++) {
-                of[lane] = 8 * lane;
-            }
-        }
-    } places;
-    return gathered((const uint32_t *) rows + at, load(places.of));
-}
-
 /* Packs the elements of all rows of a group. */
 template <int BITS> void pack(const elements * rows, uint8_t * to) {
     enum { LOW = BITS == 8 ? 8 : BITS >= 4 ? 4 : BITS >= 2 ? 2 : 0, PLANES = BITS == 6 ? 2 : BITS % 2 };
     I x[8];
-    for (int i = 0; i < 8; i++) {
-        x[i] = column_of(rows, i);
-    }
+    transpose(rows, x);
     for (int i = 0; i < LOW; i++) {
         const I packed = LOW == 8   ? x[i]
                          : LOW == 4 ? both(bits<0>(x[i % 4], 15), bits<-4>(x[i % 4 + 4], 0xF0))
@@ -404,37 +390,57 @@ template <int BITS> void pack(const elements * rows, uint8_t * to) {
 }
 
 template <class T, class R> void interleave(const void * rows, int64_t n, size_t size, int64_t blocks, uint8_t * to) {
+    enum { AT_ONCE = 8 / T::BLOCKS }; /* what is stored can be loaded as wider vectors some time later */
     const size_t step = T::HEAD + T::BLOCKS * T::STEP;
-    elements e[T::BLOCKS][ROWS] = {};
-    for (int64_t at = 0; at < blocks / T::BLOCKS; at++, to += step) {
+    const int64_t steps = blocks / T::BLOCKS;
+    elements e[8][ROWS] = {};
+    for (int64_t first = 0; first < steps; first += AT_ONCE, to += AT_ONCE * step) {
+        const int here = (int) std::min<int64_t>(AT_ONCE, steps - first);
         if (n < ROWS || T::BITS == 0) { /* bits are added to what is there */
-            memset(to, 0, step);
+            memset(to, 0, here * step);
         }
         for (int lane = 0; lane < n; lane++) {
-            const typename R::source & x = ((const typename R::source *) ((const char *) rows + lane * size))[at];
-            R::head(x, to, lane);
-            UNROLLED
-            for (int block = 0; block < T::BLOCKS; block++) {
-                R::block(x, block, to, lane, e[block][lane]);
+            const auto * x = (const typename R::source *) ((const char *) rows + lane * size) + first;
+            for (size_t line = 0; line < AT_ONCE * sizeof(*x); line += 64) {
+                prefetch((const char *) x + ROWS * size + line); /* for the next group */
+            }
+            for (int i = 0; i < here; i++, x++) {
+                R::head(*x, to + i * step, lane);
+                UNROLLED
+                for (int block = 0; block < T::BLOCKS; block++) {
+                    R::block(*x, block, to + i * step, lane, e[i * T::BLOCKS + block][lane]);
+                }
             }
         }
-        for (int block = 0; T::BITS != 0 && block < T::BLOCKS; block++) {
-            pack<T::BITS>(e[block], part_of<T>(to, block));
+        for (int block = 0; T::BITS != 0 && block < here * T::BLOCKS; block++) {
+            pack<T::BITS>(e[block], part_of<T>(to + block / T::BLOCKS * step, block % T::BLOCKS));
         }
     }
 }
 
 template <class N> void interleave_wide(const void * rows, int64_t n, size_t size, int64_t k, uint8_t * to) {
+    enum { AT_ONCE = 64 / sizeof(N) }; /* a line of the cache */
     N * numbers = (N *) to;
-    if (n < ROWS) {
-        memset(to, 0, sizeof(N) * ROWS * k);
-    }
-    for (int64_t first = 0; first < k; first += 32) { /* one or two lines of the cache */
+    const auto row = [&](int64_t lane) { return (const N *) ((const char *) rows + lane * size); };
+    int64_t i = 0;
+    for (elements part[2][ROWS] = {}; i + AT_ONCE <= k; i += AT_ONCE) {
         for (int lane = 0; lane < n; lane++) {
-            const N * x = (const N *) ((const char *) rows + lane * size);
-            for (int64_t i = first; i < std::min(k, first + 32); i++) {
-                numbers[i * ROWS + lane] = x[i];
+            prefetch(row(lane + ROWS) + i);
+            memcpy(&part[0][lane], row(lane) + i, 32);
+            memcpy(&part[1][lane], row(lane) + i + AT_ONCE / 2, 32);
+        }
+        for (int half = 0; half < 2; half++) {
+            I x[8];
+            transpose(part[half], x);
+            for (int j = 0; j < 8; j++) {
+                void * at = numbers + (i + AT_ONCE / 2 * half) * ROWS + 4 * ROWS / sizeof(N) * j;
+                sizeof(N) == 2 ? store_words(at, x[j]) : store_ints(at, x[j]);
             }
+        }
+    }
+    for (; i < k; i++) {
+        for (int lane = 0; lane < ROWS; lane++) {
+            numbers[i * ROWS + lane] = lane < n ? row(lane)[i] : 0;
         }
     }
 }

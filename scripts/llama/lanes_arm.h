@@ -65,12 +65,13 @@ template <int N> static inline I down(I x) {
 }
 static inline I masked(I x, int32_t mask) { return {x.low & mask, x.high & mask}; }
 static inline int32x4_t gathered(const uint32_t * table, int32x4_t at) {
-    return (int32x4_t) (uint32x4_t){table[at[0]], table[at[1]], table[at[2]], table[at[3]]};
+    return (int32x4_t) (uint32x4_t) {table[at[0]], table[at[1]], table[at[2]], table[at[3]]};
 }
 static inline I gathered(const uint32_t * table, I at) { return {gathered(table, at.low), gathered(table, at.high)}; }
 static inline int32x4_t plus_or_minus(int32x4_t a, int32x4_t b, M minus) {
     const uint8x16_t bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-    const uint8x16_t is_minus = vtstq_u8(vcombine_u8(vdup_n_u8((uint8_t) minus), vdup_n_u8((uint8_t) (minus >> 8))), bit);
+    const uint8x16_t is_minus =
+        vtstq_u8(vcombine_u8(vdup_n_u8((uint8_t) minus), vdup_n_u8((uint8_t) (minus >> 8))), bit);
     return (int32x4_t) ((uint8x16_t) a + ((uint8x16_t) b ^ is_minus) - is_minus);
 }
 /* The sums of bytes, or their differences where a bit is set. */
@@ -85,6 +86,31 @@ template <int N> static inline int32x4_t bits_of(int32x4_t x, int mask) {
 /* Some bits of each byte, moved by N to the right (or to the left). */
 template <int N> static inline I bits(I x, int mask) { return {bits_of<N>(x.low, mask), bits_of<N>(x.high, mask)}; }
 static inline I both(I a, I b) { return {a.low | b.low, a.high | b.high}; }
+/* Of 32 bytes of each row, which follow each other, eight vectors with four of each row. */
+static inline void transpose(const void * rows, I * to) {
+    for (int i = 0; i < 8; i += 4) {
+        const int32_t * row = (const int32_t *) rows + i;
+        int32x4_t of[2][4];
+        for (int j = 0; j < 2; j++, row += 32) {
+            const int32x4_t a = vld1q_s32(row), b = vld1q_s32(row + 8), c = vld1q_s32(row + 16),
+                            d = vld1q_s32(row + 24);
+            const int64x2_t low = (int64x2_t) vzip1q_s32(a, b), high = (int64x2_t) vzip2q_s32(a, b);
+            const int64x2_t next_low = (int64x2_t) vzip1q_s32(c, d), next_high = (int64x2_t) vzip2q_s32(c, d);
+            of[j][0] = (int32x4_t) vzip1q_s64(low, next_low);
+            of[j][1] = (int32x4_t) vzip2q_s64(low, next_low);
+            of[j][2] = (int32x4_t) vzip1q_s64(high, next_high);
+            of[j][3] = (int32x4_t) vzip2q_s64(high, next_high);
+        }
+        for (int j = 0; j < 4; j++) {
+            to[i + j] = {of[0][j], of[1][j]};
+        }
+    }
+}
+/* Stores the lower words of all lanes, then the higher ones. */
+static inline void store_words(void * p, I x) {
+    const int16x8_t low = (int16x8_t) x.low, high = (int16x8_t) x.high;
+    store_ints(p, {(int32x4_t) vuzp1q_s16(low, high), (int32x4_t) vuzp2q_s16(low, high)});
+}
 static inline I looked_up(I x, const int8_t * table) {
     const int8x16_t of = vld1q_s8(table);
     return {(int32x4_t) vqtbl1q_s8(of, (uint8x16_t) x.low), (int32x4_t) vqtbl1q_s8(of, (uint8x16_t) x.high)};

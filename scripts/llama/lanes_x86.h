@@ -45,15 +45,40 @@ template <int N> static inline I down(I x) { return _mm512_srli_epi32(x, N); }
 static inline I masked(I x, int32_t mask) { return _mm512_and_si512(x, ints(mask)); }
 static inline I gathered(const uint32_t * table, I at) { return _mm512_i32gather_epi32(at, table, 4); }
 /* The sums of bytes, or their differences where a bit is set. */
-static inline I plus_or_minus(I a, I b, M minus) {
-    return _mm512_mask_sub_epi8(_mm512_add_epi8(a, b), minus, a, b);
-}
+static inline I plus_or_minus(I a, I b, M minus) { return _mm512_mask_sub_epi8(_mm512_add_epi8(a, b), minus, a, b); }
 /* Some bits of each byte, moved by N to the right (or to the left). */
 template <int N> static inline I bits(I x, int mask) {
     const I moved = N > 0 ? _mm512_srli_epi16(x, N > 0 ? N : 0) : N < 0 ? _mm512_slli_epi16(x, N < 0 ? -N : 0) : x;
     return _mm512_and_si512(moved, _mm512_set1_epi8((char) mask));
 }
 static inline I both(I a, I b) { return _mm512_or_si512(a, b); }
+/* Of 32 bytes of each row, which follow each other, eight vectors with four of each row. */
+static inline void transpose(const void * rows, I * to) {
+    const __m256i * row = (const __m256i *) rows;
+    I of[2][4];
+    for (int i = 0; i < 2; i++, row += 8) {
+        I two[4];
+        for (int j = 0; j < 4; j++) {
+            const I low = _mm512_castsi256_si512(_mm256_loadu_si256(row + j));
+            two[j] = _mm512_inserti64x4(low, _mm256_loadu_si256(row + j + 4), 1);
+        }
+        const I a = _mm512_unpacklo_epi32(two[0], two[1]), b = _mm512_unpackhi_epi32(two[0], two[1]);
+        const I c = _mm512_unpacklo_epi32(two[2], two[3]), d = _mm512_unpackhi_epi32(two[2], two[3]);
+        of[i][0] = _mm512_unpacklo_epi64(a, c);
+        of[i][1] = _mm512_unpackhi_epi64(a, c);
+        of[i][2] = _mm512_unpacklo_epi64(b, d);
+        of[i][3] = _mm512_unpackhi_epi64(b, d);
+    }
+    for (int j = 0; j < 4; j++) {
+        to[j] = _mm512_shuffle_i32x4(of[0][j], of[1][j], 0x88);
+        to[j + 4] = _mm512_shuffle_i32x4(of[0][j], of[1][j], 0xDD);
+    }
+}
+/* Stores the lower words of all lanes, then the higher ones. */
+static inline void store_words(void * p, I x) {
+    _mm256_storeu_si256((__m256i *) p, _mm512_cvtepi32_epi16(x));
+    _mm256_storeu_si256((__m256i *) p + 1, _mm512_cvtepi32_epi16(down<16>(x)));
+}
 static inline I looked_up(I x, const int8_t * table) {
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *) table)), x);
 }
@@ -149,6 +174,27 @@ template <int N> static inline I bits(I x, int mask) {
     return _mm256_and_si256(moved, _mm256_set1_epi8((char) mask));
 }
 static inline I both(I a, I b) { return _mm256_or_si256(a, b); }
+static inline void transpose(const void * rows, I * to) {
+    const I * row = (const I *) rows;
+    I of[2][4];
+    for (int i = 0; i < 2; i++, row += 4) {
+        const I a = _mm256_unpacklo_epi32(load(row), load(row + 1)),
+                b = _mm256_unpackhi_epi32(load(row), load(row + 1));
+        const I c = _mm256_unpacklo_epi32(load(row + 2), load(row + 3));
+        const I d = _mm256_unpackhi_epi32(load(row + 2), load(row + 3));
+        of[i][0] = _mm256_unpacklo_epi64(a, c);
+        of[i][1] = _mm256_unpackhi_epi64(a, c);
+        of[i][2] = _mm256_unpacklo_epi64(b, d);
+        of[i][3] = _mm256_unpackhi_epi64(b, d);
+    }
+    for (int j = 0; j < 4; j++) {
+        to[j] = _mm256_permute2x128_si256(of[0][j], of[1][j], 0x20);
+        to[j + 4] = _mm256_permute2x128_si256(of[0][j], of[1][j], 0x31);
+    }
+}
+static inline void store_words(void * p, I x) {
+    store_ints(p, _mm256_permute4x64_epi64(_mm256_packus_epi32(masked(x, 0xFFFF), down<16>(x)), 0xD8));
+}
 static inline I looked_up(I x, const int8_t * table) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *) table)), x);
 }
