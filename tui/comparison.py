@@ -62,9 +62,6 @@ class ComparisonScreen(BaseScreen[None]):
         return not self._has_ended.is_set() or self in self.app.screen_stack
 
     def on_mount(self) -> None:
-        if self not in self.app.screen_stack:  # closed before it was shown, with a screen below
-            self._has_ended.set()
-            return
         self._frames = self.set_interval(FRAME_S, self._draw)
         self.query(LaneView).first().focus()
         self.run_worker(self._answer, thread=True, exit_on_error=False)

@@ -24,10 +24,22 @@ class ClosedOnce:
     the styles."""
 
     def dismiss(self: Any, result: Any = None) -> AwaitComplete:
-        """Close the screen, and those above it. A second key or click may arrive before it is gone: it has no effect,
-        because Textual would close the screen below."""
-        if self not in self.app.screen_stack:
+        """Close the screen, and those above it, when all of them are mounted: Textual fails to mount a closed screen.
+
+        A second key or click may arrive before it is gone: it has no effect, because Textual would close the screen
+        below.
+        """
+        stack = self.app.screen_stack
+        if self not in stack:
             return AwaitComplete()
+
+        def dismiss() -> None:
+            self.dismiss(result)  # which may not be awaited here
+
+        for screen in stack[stack.index(self) :]:
+            if not screen.is_mounted:
+                screen.call_later(dismiss)
+                return AwaitComplete()
         while (above := self.app.screen) is not self:  # Textual would close them later, and another screen now
             above.dismiss()
         closed: AwaitComplete = super().dismiss(result)  # type: ignore[misc]

@@ -347,7 +347,7 @@ def test_a_comparison_whose_screen_is_gone_has_to_end_first() -> None:
     on_new_screen(steps, FakeEngine("word " * 400, round_s=0.02))
 
 
-def test_a_comparison_that_is_closed_before_it_is_shown_compares_nothing() -> None:
+def test_a_comparison_that_is_closed_before_it_is_shown_ends() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.run_command("/help")
         below = app.screen
@@ -355,7 +355,7 @@ def test_a_comparison_that_is_closed_before_it_is_shown_compares_nothing() -> No
         app.submit("/compare count")
         below.dismiss()
         await wait_until(pilot, lambda: not app.is_busy)
-        assert contents(app) == []
+        assert not app.has_screen_above and not app.session.is_answering
 
     on_new_screen(steps)
 
@@ -1093,6 +1093,20 @@ def test_the_palette_is_closed_with_a_dialog_above_it_and_only_once() -> None:
         app.composer.input.focus()
         await type_in(app, pilot, "hello")
         assert contents(app) == ["hello", "one"]
+
+    on_new_screen(steps)
+
+
+@pytest.mark.parametrize("n_above", [0, 1])
+def test_a_screen_that_is_closed_before_it_is_mounted_closes_when_it_is(n_above: int) -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.action_command_palette()
+        palette = app.screen
+        assert isinstance(palette, CommandPalette) and not palette.is_mounted
+        for _ in range(n_above):
+            app.push_screen(ChoiceScreen("above", "", [Choice("a", "a")]))
+        palette.dismiss()
+        await wait_until(pilot, lambda: not app.has_screen_above)
 
     on_new_screen(steps)
 
