@@ -209,7 +209,7 @@ class Lines(Widget):
 
     def render_line(self, y: int) -> Strip:
         lines = self._drawn()
-        if y >= len(lines):
+        if not 0 <= y < len(lines):
             return Strip.blank(self.content_size.width, self.visual_style.rich_style)
         strip = lines[y].strip
         for found in spans(self._marked, strip.text) if self._marked else ():
@@ -239,14 +239,14 @@ class Lines(Widget):
         return "".join(parts[1:]), "\n"
 
     def line_text(self, y: int) -> str:
-        """Return the text of a line; "" after the last one."""
+        """Return the text of a line; "" before the first one and after the last one."""
         lines = self._drawn()
-        return lines[y].strip.text if y < len(lines) else ""
+        return lines[y].strip.text if 0 <= y < len(lines) else ""
 
     def around(self, place: Offset, *, whole_line: bool) -> Selection | None:
         """Return the word or the line at a place, also if it is wrapped; None if there is no text."""
         lines = self._drawn()
-        if place.y >= len(lines) or lines[place.y].joint is None:
+        if not 0 <= place.y < len(lines) or lines[place.y].joint is None:
             return None
         first, last = place.y, place.y + 1
         while lines[first].continues:

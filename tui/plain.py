@@ -71,9 +71,9 @@ class Prose(Static):
         return dict(enumerate(self._shown())).get(y, "")
 
     def around(self, place: Offset, *, whole_line: bool) -> Selection | None:
-        """Return the word or the line at a place."""
+        """Return the word or the line at a place; None if there is no text."""
         line = self.line_text(place.y)
-        if whole_line:
+        if whole_line and line:
             return Selection(Offset(0, place.y), Offset(len(line), place.y))
         if place.x >= len(line):
             return None

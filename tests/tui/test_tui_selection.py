@@ -10,6 +10,7 @@ import pytest
 from rich.color import ColorType
 from rich.style import Style
 from textual.color import Color
+from textual.geometry import Offset
 from textual.pilot import Pilot
 from textual.theme import BUILTIN_THEMES
 from tui_harness import Harness, place_of, wait_until
@@ -212,6 +213,19 @@ def test_a_narrower_screen_drops_a_selection_and_a_note_can_be_selected() -> Non
         await wait_until(pilot, lambda: app.clipboard == "word3")
         await pilot.resize_terminal(30, 40)
         await wait_until(pilot, lambda: not app.screen.selections)
+
+    run(script, LONG)
+
+
+@pytest.mark.parametrize("y", [-1000, 1000])
+def test_a_text_that_has_moved_since_the_click_has_nothing_there(y: int) -> None:
+    async def script(app: Harness, pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.note("a note")
+        for view in transcript.views:
+            assert not view.render_line(y).text.strip()
+            assert view.line_text(y) == ""
+            for whole_line in (False, True):
+                assert not view.around(Offset(0, y), whole_line=whole_line)
 
     run(script, LONG)
 
