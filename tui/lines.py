@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
+from itertools import pairwise
 
 from rich.segment import Segment
 from rich.style import Style as RichStyle
@@ -23,6 +24,7 @@ from textual.widget import Widget
 
 from edgespec.history.search import spans
 from edgespec.text.words import word_at
+from edgespec.tui import clusters
 
 MARK = "bold reverse $text-warning"  # the style of search matches
 SOLID = RichStyle(dim=False, reverse=False)  # a selection is legible over any style
@@ -313,9 +315,16 @@ def _selected(line: Line, y: int, selection: Selection) -> tuple[int, int] | Non
 
 def _restyled(strip: Strip, span: tuple[int, int], style: RichStyle) -> Strip:
     """Return a line with another style over the characters of `span`."""
-    if span[0] >= span[1]:
+    first, last = span
+    if first >= last:
         return strip
-    start, end = map(strip.index_to_cell_position, span)
-    before, within, after = strip.crop(0, start), strip.crop(start, end), strip.crop(end)
-    marked = [Segment(text, (old + style) if old else style) for text, old, _ in within]
-    return Strip.join([before, Strip(marked), after])
+    # By characters: Textual's cells of joined characters do not add up to those of their line.
+    first, last = clusters.around(strip.text, first)[0], clusters.around(strip.text, last)[1]
+    parts, at = list[Segment](), 0
+    for text, old, _ in strip:
+        cuts = sorted({0, len(text), *(min(len(text), max(0, place - at)) for place in (first, last))})
+        for start, end in pairwise(cuts):
+            is_within = first <= at + start < last
+            parts.append(Segment(text[start:end], (old + style if old else style) if is_within else old))
+        at += len(text)
+    return Strip(parts)

@@ -7,16 +7,21 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.color import ColorType
+from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
 from textual.geometry import Offset
 from textual.pilot import Pilot
+from textual.strip import Strip
 from textual.theme import BUILTIN_THEMES
 from tui_harness import Harness, place_of, wait_until
 
 from edgespec.history import Answer, Turn
 from edgespec.text.words import word_at
+from edgespec.tui.lines import Lines, _restyled
+from edgespec.tui.plain import Prose
 from edgespec.tui.transcript import Transcript
 
 Script = Callable[[Harness, Pilot[Any], Transcript], Awaitable[None]]
@@ -217,11 +222,25 @@ def test_a_narrower_screen_drops_a_selection_and_a_note_can_be_selected() -> Non
     run(script, LONG)
 
 
+@pytest.mark.parametrize(
+    "text", ["plain", "你好 wide", "e\u0301te\u0301 \u0301", "👩\u200d👩\u200d👧 a👍🏽b", "\u200d\u200b\ufe0f", ""]
+)
+def test_a_line_keeps_its_text_whatever_part_of_it_is_marked(text: str) -> None:
+    strip = Strip([Segment(text[:3], Style(bold=True)), Segment(text[3:])])
+    for first in range(len(text) + 1):
+        for last in range(len(text) + 1):
+            marked = _restyled(strip, (first, last), Style(reverse=True))
+            assert marked.text == text and marked.cell_length == cell_len(text)
+            assert [part.style for part in marked if part.style and part.style.reverse] or first >= last
+            assert _restyled(marked, (0, last), Style(underline=True)).text == text
+
+
 @pytest.mark.parametrize("y", [-1000, 1000])
 def test_a_text_that_has_moved_since_the_click_has_nothing_there(y: int) -> None:
     async def script(app: Harness, pilot: Pilot[Any], transcript: Transcript) -> None:
         await transcript.note("a note")
         for view in transcript.views:
+            assert isinstance(view, Lines | Prose)
             assert not view.render_line(y).text.strip()
             assert view.line_text(y) == ""
             for whole_line in (False, True):
