@@ -90,7 +90,7 @@ class LiveStatistics:
 
     @property
     def gain(self) -> str:
-        """The predicted speed-up over plain decoding in words; empty until the answer is complete."""
+        """The speed-up over plain decoding in words; empty until the answer is complete."""
         return faster(self.stats.speedup, self.stats.generated_tokens) if self.stats.generation_s else ""
 
     @property

@@ -69,7 +69,7 @@ def _earned(stats: Stats, drafters: Sequence[str]) -> str:
         return "no token was drafted"
     parts = [f"acceptance rate {percent(stats.acceptance_rate)}", f"{stats.tokens_per_round:.1f} tokens per step"]
     if (speedup := stats.speedup) is not None:
-        parts.append(f"predicted speed-up {speedup:.2f}x")
+        parts.append(f"speed-up {speedup:.2f}x")
     return " · ".join(filter(None, [*parts, *_overlapped(stats), _repeated(stats)]))
 
 

@@ -67,7 +67,7 @@ class Stats:
         if self.proposed:
             parts.append(f"{self.accepted} of {self.proposed} draft tokens accepted")
             if (speedup := self.speedup) is not None:
-                parts.append(f"predicted speed-up {speedup:.2f}x")
+                parts.append(f"speed-up {speedup:.2f}x")
         return ", ".join(parts)
 
     def count_round(self, draft: Draft, path: Sequence[int], emitted: int) -> None:
@@ -112,13 +112,12 @@ class Stats:
                 if (theirs := getattr(counts, item.name)) is not None:
                     setattr(source, item.name, (getattr(source, item.name) or 0) + theirs)
 
-    def count_draft(self, name: str, seconds: float, cost: float | None) -> None:
-        """Count a draft, verified or not, with its time and cost."""
+    def count_draft(self, name: str, seconds: float) -> None:
+        """Count a draft, verified or not, with its time."""
         source = self.by_source.setdefault(name, SourceStats())
         source.asked += 1
         source.seconds += seconds
         self.draft_s += seconds
-        self.count_cost(name, cost)
 
     def count_ahead(self, name: str, waited_s: float, *, is_begun: bool) -> None:
         """Count a draft begun during the target's pass (`is_begun`), and the time spent waiting after the pass."""
@@ -127,10 +126,9 @@ class Stats:
         source.seconds += waited_s
         self.draft_s += waited_s
 
-    def count_cost(self, name: str, cost: float | None) -> None:
-        if cost is not None:
-            source = self.by_source[name]
-            source.cost = (source.cost or 0.0) + cost
+    def count_cost(self, name: str, cost: float) -> None:
+        source = self.by_source.setdefault(name, SourceStats())
+        source.cost = (source.cost or 0.0) + cost
 
     def gained_per_s(self, name: str) -> float | None:
         """Return the tokens per second that a drafter added, or None if unknown."""
@@ -141,7 +139,7 @@ class Stats:
 
     @property
     def speedup(self) -> float | None:
-        """Speedup over plain decoding, estimated from the measured cost of drafts.
+        """Speedup over plain decoding: the time of drafts and wider passes is compared with that of the plain passes.
 
         None if unknown, and for an answer that repeats itself, since drafts of a loop say nothing about other answers.
         """

@@ -1,15 +1,16 @@
 """Cost measurements for the draft-length policy, kept between runs.
 
-For a new pair of target and draft, passes of the widths that drafts may have are measured, within about a second. The
-next starts measure the narrow ones again in less time, since one measurement may be disturbed by other programs.
-Widths for which there was no time use an assumed cost curve, which depends on the weight type. The results, and all
-that is learned while generating, are saved for each combination of model file, draft, machine, build, threads and
-cache; the next start continues from them.
+For a new pair of target and draft, passes of the widths that drafts may have are measured, within about a second, each
+in relation to the plain passes before and after it. Widths for which there was no time use an assumed cost curve. The
+results, and all that is learned while generating, are saved for each combination of model file, draft, machine, build,
+threads and cache. The next start measures some of them again, in less time, and continues from the saved ones if they
+agree. If not, other programs disturbed one of the measurements, and all are made anew.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 from time import perf_counter
@@ -26,13 +27,11 @@ from edgespec.llama.context import Context
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
-VERSION = 5
+VERSION = 6
 SAVE_EVERY_S = 60.0
 CHUNK = 64
-MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 2  # time limit, tokens before each pass, and passes per width
-STARTS = 4  # starts that measure
-AGAIN_S, WIDEST_AGAIN = 0.25, 8  # time limit of all but the first of these starts, and the widest pass they measure
-LEAST_AGAIN = 3  # narrowest passes that need to fit into this time, or else there is none left for a wider one
+MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 3  # time limit, tokens before each pass, and passes per width
+CHECKED, CHECK_S, TOLERANCE = (4, 8, 2), 0.5, 0.2  # widths of a check, its time limit, and by how much it may be off
 WARM_WIDTHS = (*range(1, 17), 24, 48, 96, 512)  # each kind of tile that kernels have
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
@@ -106,8 +105,8 @@ def _timed_pass(context: DecodingContext, width: int, depth: int) -> float:
 
 
 def _spread_out(widths: Sequence[int]) -> list[int]:
-    """Order widths so that the first ones say most about the curve: 1, the widest, then the middle of each gap."""
-    order, gaps = [widths[0], widths[-1]], [(0, len(widths) - 1)]
+    """Order widths so that the first ones say most about the curve: both ends, then the middle of each gap."""
+    order, gaps = [*widths[:1], *widths[-1:]], [(0, len(widths) - 1)]
     while gaps:
         low, high = gaps.pop(0)
         if high - low > 1:
@@ -137,7 +136,6 @@ class CostModelCache:
         self._drafters, self._compiles = {drafter.name: drafter for drafter in drafters}, compiles
         self.costs = self._new_costs(context)
         self._paces: dict[tuple[str, int], MeasuredPolicy] = {}
-        self._n_measured = 0  # starts that measured passes
         self._least_width = least_width
         self._facts = facts = {
             "version": VERSION,
@@ -154,7 +152,7 @@ class CostModelCache:
                 self._restore(json.loads(stored))
             except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
                 note(f"the saved measurements of this pair cannot be read; measuring again ({error})")
-                self.costs, self._paces, self._n_measured = self._new_costs(context), {}, 0
+                self.costs, self._paces = self._new_costs(context), {}
 
     def _new_costs(self, context: Context) -> Costs:
         assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
@@ -163,53 +161,55 @@ class CostModelCache:
         context.on_threads = costs.use_threads
         return costs
 
-    @property
-    def is_settled(self) -> bool:
-        """True if passes were measured at enough starts, or take too long to measure them again."""
-        is_slow = self.costs.is_measured and LEAST_AGAIN * self.costs.target(self._least_width) > AGAIN_S
-        return is_slow or self._n_measured >= STARTS
-
     def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
-        """Measure passes of up to `widest` tokens, within about a second.
+        """Measure passes of up to `widest` tokens, within about a second, if they are unknown or a check fails.
 
-        If they are known, only narrow ones are measured again, in less time. If the model is too slow for that, some
-        widths are left out, and the others are measured with an empty cache.
+        If the model is too slow for that, some widths are left out, and the others are measured with an empty cache.
         """
-        is_new = not self.costs.is_measured
-        limit_s = MEASURE_S if is_new else AGAIN_S
-        depth = max(1, min(MEASURED_DEPTH, context.n_ctx - widest))
-        narrow = self._least_width
-        widths = sorted({max(narrow, width) for width in pass_widths(widest - 1)})
-        order = _spread_out(widths) if is_new else [width for width in widths if width <= WIDEST_AGAIN]
+        widths = sorted({max(self._least_width, width) for width in pass_widths(widest - 1)})[1:]
+        if self.costs.is_measured:
+            checked = [width for width in CHECKED if width in widths]
+            if self.costs.knows(self._measured(context, checked, CHECK_S, progress), TOLERANCE):
+                return
+            self.costs.forget_target()
+        for width, cost in self._measured(context, _spread_out(widths), MEASURE_S, progress).items():
+            self.costs.set_target(width, cost)
+
+    def _measured(
+        self, context: Context, widths: Sequence[int], limit_s: float, progress: Callable[[float], None]
+    ) -> dict[int, float]:
+        """Return the costs of passes of these widths, in this order, as far as the time allows.
+
+        Each is compared with a pass of the narrowest width before it and one after it.
+        """
+        narrow, costs = self._least_width, self.costs
+        depth = max(1, min(MEASURED_DEPTH, context.n_ctx - max([narrow, *widths])))
+        ratios: dict[int, list[float]] = {}
         try:
             context.forget(0)
             _timed_pass(context, narrow, 0)  # warm up: the first pass of a model is slower
             warm = {narrow}
+            before_s = _timed_pass(context, narrow, 0)
+            costs.observe_plain(narrow, before_s)
             started_s = perf_counter()
-            least_s = {narrow: _timed_pass(context, narrow, 0)}
-            scale = least_s[narrow] / self.costs.target(narrow)
-            if scale * self.costs.target(depth) > PREFIX_SHARE * limit_s:
+            if before_s * costs.target(depth) > PREFIX_SHARE * limit_s:
                 depth = 0
             for turn in range(TURNS):
-                for place, width in enumerate(order):
-                    expected_s = least_s.get(width, scale * self.costs.target(width))
+                for place, width in enumerate(widths):
+                    expected_s = before_s * (1 + costs.target(width) / costs.target(narrow))
                     if expected_s <= limit_s - (perf_counter() - started_s):
                         if self._compiles and width not in warm:  # the first pass may compile kernels for minutes
                             started_s += _timed_pass(context, width, depth)
                             warm.add(width)
                         seconds = _timed_pass(context, width, depth)
-                        least_s[width] = min(seconds, least_s.get(width, seconds))
-                    progress((turn * len(order) + place + 1) / (TURNS * len(order)))
+                        after_s = _timed_pass(context, narrow, depth)
+                        if min(before_s, seconds, after_s) > 0:
+                            ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))
+                        before_s = after_s
+                    progress((turn * len(widths) + place + 1) / (TURNS * len(widths)))
         finally:
             context.forget(0)
-        if is_new:
-            for width, seconds in least_s.items():
-                self.costs.observe_target(width, seconds, warm=True)
-        elif least_s[narrow] > 0:  # in relation to the narrowest pass: the machine may be slower or faster now
-            scale = self.costs.target(narrow) / least_s[narrow]
-            for width, seconds in least_s.items():
-                self.costs.lower_target(width, scale * seconds)
-        self._n_measured += 1
+        return {width: costs.target(narrow) * median(each) for width, each in ratios.items()}
 
     def measured_now(
         self,
@@ -227,8 +227,11 @@ class CostModelCache:
         """
         step = dict[str, float]()
         target = measure_passes(context, list(widths), depth=depth, repeat=repeat, progress=progress)
+        narrow = min(target)
+        self.costs.observe_plain(narrow, target[narrow], depth)
         for width, seconds in target.items():
-            self.costs.observe_target(width, seconds, depth, warm=True)
+            if width > narrow:
+                self.costs.set_target(width, self.costs.target(narrow, depth) * seconds / target[narrow], depth)
         for model in models:
             try:
                 step[model.name] = measure_passes(model.context, [1], depth=depth, repeat=2 * repeat)[1]
@@ -261,7 +264,6 @@ class CostModelCache:
         self._saved_s = perf_counter()
         state = {
             "facts": self._facts,
-            "measured": self._n_measured,
             "costs": self.costs.state(),
             "paces": [[drafters, leaves, pace.state()] for (drafters, leaves), pace in [*self._paces.items()]],
             "drafters": {name: drafter.state() for name, drafter in self._drafters.items()},
@@ -270,7 +272,6 @@ class CostModelCache:
 
     def _restore(self, state: dict[str, Any]) -> None:
         self.costs.restore(state["costs"])
-        self._n_measured = int(state["measured"])
         for drafters, leaves, learnt in state["paces"]:
             self.pace(str(drafters).split(","), int(leaves)).restore(learnt)
         for name, learnt in state["drafters"].items():

@@ -205,7 +205,7 @@ class Speculator:
         except Exception as error:
             self._switch_off(drafter, sequences, error)
         for sequence in sequences:
-            sequence.stats.count_draft(drafter.name, (perf_counter() - started_s) / len(wanted), None)
+            sequence.stats.count_draft(drafter.name, (perf_counter() - started_s) / len(wanted))
         sequences[0].stats.by_source[drafter.name].overlapped += drafter.overlapped - overlapped
 
     def _within_room(self, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> list[Budget]:
@@ -292,9 +292,11 @@ class Speculator:
                 self._tell(drafter, part.sequence, drafter.observe, outcome)
                 took_s = perf_counter() - started_s
                 self._observed_s += took_s
-                for proposal in part.context.proposals:
-                    if proposal.drafter == drafter.name:
-                        proposal.seconds += took_s
+                own = [proposal for proposal in part.context.proposals if proposal.drafter == drafter.name]
+                if own:
+                    own[0].seconds += took_s
+                else:
+                    part.context.watched[drafter.name] = took_s
 
     def record(self, scheduled: list[Scheduled], took_s: float) -> None:
         """Report the time and the result of a step to the policies; steps that read prompts are not timed.
@@ -314,8 +316,8 @@ class Speculator:
             is_plain = len(verified) == len(scheduled) and all(part.n_pending == 1 for part in scheduled)
             pace.record(verified, took_s if is_plain else None)
         for part in scheduled:
-            for proposal in part.context.proposals:
-                part.sequence.stats.count_cost(proposal.drafter, proposal.cost)
+            for drafter, cost in part.context.costs.items():
+                part.sequence.stats.count_cost(drafter, cost)
 
 
 def _n_sampled(part: Scheduled) -> int:

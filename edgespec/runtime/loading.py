@@ -217,7 +217,7 @@ class ModelSession(Closable):
         compiles = any(context.model.is_offloaded for context in self.contexts)
         drafters = self.drafters.values()
         self.tuning = CostModelCache(self.context, drafters, least_width, self._note, compiles=compiles)
-        if self.drafters and settings.pace == "auto" and not self.tuning.is_settled:
+        if self.drafters and settings.pace == "auto":
             for context in self.contexts[1:]:
                 if context.model.is_offloaded:
                     warm_up(context)

@@ -3,20 +3,33 @@
     python scripts/lab/bench_types.py model.F16.gguf
     python scripts/lab/bench_types.py model.F16.gguf --types Q4_K_M,Q8_0 --depth 2000 -t 4
 
+    python scripts/lab/bench_types.py model.F16.gguf --beside "ik=ik_llama.cpp/build/bin/llama-bench -rtr 1"
+
 The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved
 in one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens
-in units of it, and the time of reading 512 tokens; "llama.cpp" is the same build without edgespec's kernels.
+in units of it, and the time of reading 512 tokens. "llama.cpp" is the same build without edgespec's kernels. Other
+programs are run before and after, as the `llama-bench` of their builds, and the better of both runs counts. They
+compute the logits of the last token of a pass only. "memory" is the time in which all threads read as many bytes as the
+file has.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import logging
+import os
+import shlex
+import subprocess
 import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+
+import numpy as np
 
 from edgespec.bench.measure import machine
 from edgespec.llama import kernels
@@ -37,27 +50,62 @@ def main() -> None:
     parser.add_argument("--types", default=TYPES, help="separated by commas")
     parser.add_argument("--depth", type=int, default=128, help="tokens in the cache")
     parser.add_argument("--repeat", type=int, default=7)
-    parser.add_argument("-t", type=int, default=0, help="threads")
+    parser.add_argument("-t", type=int, default=os.cpu_count(), help="threads")
+    parser.add_argument(
+        "--beside", action="append", default=[], metavar="NAME=COMMAND", help="a llama-bench; may be repeated"
+    )
     args = parser.parse_args()
     logging.disable(logging.WARNING)
-    about = (machine()["cpu"], args.model.name, f"depth {args.depth}", f"{args.t or 'default'} threads")
+    others = {name: shlex.split(command) for name, _, command in (each.partition("=") for each in args.beside)}
+    names = [*SETTINGS, *others]
+    about = (machine()["cpu"], args.model.name, f"depth {args.depth}", f"{args.t} threads")
     print(", ".join((*about, kernels.described_build())) + "\n")
-    heads = [f"{setting} {width}" for setting in SETTINGS for width in WIDTHS[1:]]
-    columns = ["type", *(f"{name} 1, ms" for name in SETTINGS), *heads, *(f"{name} prompt, ms" for name in SETTINGS)]
+    heads = [f"{name} {width}" for name in names for width in WIDTHS[1:]]
+    columns = ["type", "memory, ms", *(f"{name} 1, ms" for name in names), *heads]
+    columns += [f"{name} prompt, ms" for name in names]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}", flush=True)
     for type in args.types.split(","):
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"{type}.gguf"
             quantize(args.model, file, type, again=True)
+            before = {name: bench(program, file, args.depth, args.t) for name, program in others.items()}
+            limit_s = file.stat().st_size / memory_speed(args.t)
             passes, prompts = measured(file, args.depth, args.repeat, args.t)
-        ones = [passes[name, 1] for name in SETTINGS]
-        shares = [passes[name, width] / passes[name, 1] for name in SETTINGS for width in WIDTHS[1:]]
+            for name, program in others.items():
+                after = bench(program, file, args.depth, args.t)
+                passes |= {(name, width): min(before[name][width], after[width]) for width in WIDTHS}
+                prompts[name] = min(before[name][PROMPT], after[PROMPT])
+        shares = [passes[name, width] / passes[name, 1] for name in names for width in WIDTHS[1:]]
         cells = [
-            *(f"{1000 * one:.1f}" for one in ones),
+            f"{1000 * limit_s:.1f}",
+            *(f"{1000 * passes[name, 1]:.1f}" for name in names),
             *(f"{share:.2f}" for share in shares),
-            *(f"{1000 * prompts[name]:.0f}" for name in SETTINGS),
+            *(f"{1000 * prompts[name]:.0f}" for name in names),
         ]
         print(f"| {type} | {' | '.join(cells)} |", flush=True)
+
+
+def memory_speed(threads: int) -> float:
+    """Return how many bytes a second so many threads read together, at best."""
+    parts = np.split(np.ones((threads, 1 << 26), np.float32), threads)
+    best_s = float("inf")
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in range(8):
+            started_s = perf_counter()
+            list(pool.map(np.max, parts))
+            best_s = min(best_s, perf_counter() - started_s)
+    return threads * parts[0].nbytes / best_s
+
+
+def bench(program: list[str], file: Path, depth: int, threads: int) -> Mapping[int, float]:
+    """Return the seconds of passes by width, and of a prompt, as a llama-bench measures them."""
+    widths = [*WIDTHS, PROMPT]
+    command = [*program, "-m", str(file), "-t", str(threads), "-n", "0", "-p", ",".join(map(str, widths))]
+    command += ["-r", "5", "-fa", "1", "-ngl", "0", "-o", "json"]
+    if "--n-depth" in subprocess.run([*program, "--help"], capture_output=True, text=True, check=False).stdout:
+        command += ["-d", str(depth)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    return {row["n_prompt"]: min(row["samples_ns"]) / 1e9 for row in json.loads(run.stdout)}
 
 
 def measured(

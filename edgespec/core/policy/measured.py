@@ -3,8 +3,8 @@
 One more draft token is worth it if it adds more tokens on average than plain decoding would generate in the same time
 (renewal reward): the path probabilities of tokens k+1 to k+j must add up to more than R (c j + t(k+1+j) - t(k+1)). R is
 the number of tokens generated per unit of time in recent steps, c a pass of the drafter and t(n) a target pass over n
-tokens. The unit of time is a plain pass. The times are estimates of `core.policy.costs`, not readings of the clock,
-because a loaded machine must not change decisions.
+tokens. The unit of time is a plain pass. The times are those of `core.policy.costs`, in which a disturbed pass counts
+little. Only what is displayed afterwards is the time of each pass itself.
 
 `core.policy.records` has the state of the policy, and defines "gain".
 """
@@ -33,7 +33,7 @@ UNTRIED = 0.05  # to decide on an untried drafter's prefill: assumed gain per st
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
 AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
 TEST_TOKENS = 3  # most tokens of a draft that is verified to measure its pass; bound
-EVERY = 4  # one of this many plain passes is measured; 1: 4 us a token, 1 % of the bundled model's time
+PLAIN_EVERY = 48  # passes with drafts after which one without is decoded, if none was before: the clock's yardstick
 SHOWN_WIDTHS = (2, 3, 4, 8)
 
 
@@ -58,11 +58,13 @@ class MeasuredPolicy:
         self.costs, self.least_width, self.leaves = costs, least_width, leaves
         self._share = 1 / max(1, drafters)
         self._modes: dict[str, SamplingMode] = {}
-        self._plain = self._depth = 0
+        self._depth = 0
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
+        if self.costs.since_plain >= PLAIN_EVERY:
+            return None
         mode = self._mode(context.mode)
         mode.enter(context)
         record = mode.records.get(drafter)
@@ -109,37 +111,44 @@ class MeasuredPolicy:
             taken = sum(len(draft) for draft in drafts if draft.is_sampled)
             nodes = [(worth, i) for i, each in enumerate(worths) if not drafts[i].is_sampled for worth in each]
             nodes = sorted(nodes, reverse=True)[: max(0, room - taken)]
-            base_s, depth = self.target(width + taken, contexts[0].depth), contexts[0].depth
-            wide_s = [self.target(width + taken + n, depth) for n in range(1, 1 + len(nodes))]
-            wider = [rate * max(0.0, seconds - base_s) / self._plain_s(contexts[0]) for seconds in wide_s]
+            base, depth = self.target(width + taken, contexts[0].depth), contexts[0].depth
+            wide = [self.target(width + taken + n, depth) for n in range(1, 1 + len(nodes))]
+            wider = [rate * (cost - base) / self._share_of_pass(contexts[0]) for cost in wide]
             shares = Counter(i for _, i in nodes[: _most([worth for worth, _ in nodes], wider)[0]])
             counts = [shares[i] for i in range(len(contexts))]
         return [draft if draft.is_sampled else draft.best(count) for draft, count in zip(drafts, counts, strict=True)]
 
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
+        if not verified:
+            return
         n, drafted = len(verified), sum(len(each.draft) for each in verified)
-        depth = self._depth = verified[0].context.depth if verified else 0
-        if n == 1 and drafted and seconds is not None and self._mode(verified[0].context.mode).is_test_due:
-            idle_s = seconds * math.exp(-self.costs.load)
-            self.costs.lower_target(max(self.least_width, 1 + drafted), idle_s, depth)
-        passes = self.target(n + drafted, depth) / self.target(n, depth) if drafted else 1.0
+        depth = self._depth = verified[0].context.depth
+        plain, expected = self.target(n, depth), self.target(n + drafted, depth)
+        cost = expected if seconds is None else seconds / self.costs.plain_s
+        if seconds is not None:
+            observe = self.costs.observe_target if drafted else self.costs.observe_plain
+            observe(max(self.least_width, n + drafted), seconds, depth)
+        passes = self.target(n + drafted, depth) / plain
         for each in verified:
             mode = self._mode(each.context.mode)
-            mode.unverified = 0 if each.draft else mode.unverified + 1
+            # A test that shows a cost to be too large is repeated until it is known.
+            is_test = mode.is_test_due and cost < 0.9 * expected
+            mode.unverified = 0 if each.draft and not is_test else mode.unverified + 1
             for proposal in each.context.proposals:
                 # The cost of the wider pass, in tokens of plain decoding, is shared equally by the drafted tokens.
-                self._count(each, proposal, mode, max(0.0, passes - 1) * n / max(1, drafted))
+                share = n / max(1, drafted)
+                self._count(each, proposal, mode, (passes - 1) * share, (cost / plain - 1) * share)
+            for drafter, took_s in each.context.watched.items():
+                self._add_cost(each.context, drafter, took_s)
             mode.count(each.context)
             mode.tokens += len(each.emitted) - mode.tokens / STEPS
             mode.passes += passes - mode.passes / STEPS
-        self._plain += not drafted
-        if verified and seconds is not None and (drafted or self._plain % EVERY == 0):
-            self.costs.observe_target(max(self.least_width, n + drafted), seconds, depth)
 
     # --- one draft ------------------------------------------------------------------------------------------------
 
-    def _count(self, verified: Verified, proposal: Proposal, mode: SamplingMode, wider: float) -> None:
-        """Record the cost and gain of a proposal. Each verified node made the target pass cost `wider` tokens more."""
+    def _count(self, verified: Verified, proposal: Proposal, mode: SamplingMode, wider: float, clocked: float) -> None:
+        """Record the cost and gain of a proposal. Each verified node makes the target pass cost `wider` tokens more, and
+        made this pass cost `clocked` tokens more."""
         context, draft, record = verified.context, verified.draft, mode.records[proposal.drafter]
         step, reading = self._prices(context, proposal.drafter, proposal.n_unread)
         cost = proposal.passes * step
@@ -169,20 +178,29 @@ class MeasuredPolicy:
             record.accepted += accepted - record.accepted / STEPS
             record.expected += expected - record.expected / STEPS
         mode.passes += took
-        plain_s, where = self._plain_s(context), (context.depth, self.leaves, context.sequences)
-        proposal.cost = proposal.seconds / (plain_s * math.exp(self.costs.load)) + width
+        self._add_cost(context, proposal.drafter, proposal.seconds, clocked * len(nodes))
+        where = context.depth, self.leaves, context.sequences
         if reading:
-            took_s = proposal.seconds - (proposal.passes - 1) * step * plain_s
+            took_s = proposal.seconds - (proposal.passes - 1) * step * self._plain_s(context)
             self.costs.observe_read(proposal.drafter, proposal.n_unread, took_s, *where)
         elif proposal.passes:
             self.costs.observe_step(proposal.drafter, proposal.seconds / proposal.passes, *where)
 
+    def _add_cost(self, context: ProposalContext, drafter: str, seconds: float, wider: float = 0.0) -> None:
+        """Add to the cost of a drafter in this step, in tokens of plain decoding by the clock."""
+        if self.costs.is_measured:
+            context.costs[drafter] = context.costs.get(drafter, 0.0) + seconds / self._plain_s(context) + wider
+
+    def _plain_s(self, context: ProposalContext) -> float:
+        """Return the seconds in which plain decoding generates a token now."""
+        return self.costs.plain_s * self._share_of_pass(context)
+
     def _prices(self, context: ProposalContext, drafter: str, n_unread: int) -> tuple[float, float]:
         """Return the time of a drafter's pass, and the extra time of its prefill; the unit is a plain pass of a
         sequence."""
-        where, plain_s = (context.depth, self.leaves, context.sequences), self._plain_s(context)
-        step_s, reading_s = self.costs.step(drafter, *where), self.costs.read(drafter, n_unread, *where)
-        return step_s / plain_s, max(0.0, reading_s - step_s) / plain_s
+        where, share = (context.depth, self.leaves, context.sequences), self._share_of_pass(context)
+        step, reading = self.costs.step(drafter, *where), self.costs.read(drafter, n_unread, *where)
+        return step / share, max(0.0, reading - step) / share
 
     def _is_worth(
         self, context: ProposalContext, rate: float, record: Record, step: float, reaches: Sequence[float], last: float
@@ -230,16 +248,15 @@ class MeasuredPolicy:
         """Return a function of n: the tokens that could be generated in the time that n more tokens per sequence add to
         a pass."""
         sequences, depth, rate = context.sequences, context.depth, self._mode(context.mode).rate
-        plain_s = self.target(sequences, depth)
-        # A wider pass that seems to be faster is a disturbed measurement.
-        return lambda n: rate * max(0.0, self.target(sequences * (1 + n), depth) / plain_s - 1)
+        plain = self.target(sequences, depth)
+        return lambda n: rate * (self.target(sequences * (1 + n), depth) / plain - 1)
 
-    def _plain_s(self, context: ProposalContext) -> float:
-        """Return the seconds of a sequence's share of a pass without drafts."""
+    def _share_of_pass(self, context: ProposalContext) -> float:
+        """Return the cost of a sequence's share of a pass without drafts."""
         return self.target(context.sequences, context.depth) / context.sequences
 
     def target(self, tokens: int, depth: int) -> float:
-        """Return the seconds of a target pass over this many tokens, after padding."""
+        """Return the cost of a target pass over this many tokens, after padding."""
         return self.costs.target(max(self.least_width, tokens), depth)
 
     def _mode(self, name: str) -> SamplingMode:
@@ -249,11 +266,11 @@ class MeasuredPolicy:
 
     def verdicts(self, mode: str) -> list[PolicyVerdict]:
         """Return gain and cost of each drafter that was asked in this sampling mode, or is too expensive to ask."""
-        known, plain_s = self._mode(mode), self.target(1, self._depth)
-        widths = {width: self.target(width, self._depth) / plain_s for width in SHOWN_WIDTHS}
+        known, plain = self._mode(mode), self.target(1, self._depth)
+        widths = {width: self.target(width, self._depth) / plain for width in SHOWN_WIDTHS}
         verdicts = []
         for name, record in known.records.items():
-            step = self.costs.step(name, self._depth, self.leaves) / plain_s
+            step = self.costs.step(name, self._depth, self.leaves) / plain
             cost = record.cost if record.count else step
             rests = 0 < record.due >= known.step or (record.gain <= 0 and record.credit < step)
             if record.count or rests:

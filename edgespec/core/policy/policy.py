@@ -36,8 +36,6 @@ class Proposal:
     #: passes of the drafter's model, or searches of its index
     passes: int = 1
     seconds: float = 0.0
-    #: tokens that plain decoding would have generated in the time of drafting and verifying; None until known
-    cost: float | None = None
 
 
 @dataclass(slots=True)
@@ -63,6 +61,10 @@ class ProposalContext:
     #: True if drafts cannot change the text; otherwise drafters cannot calibrate their confidence on it
     invariant: bool = True
     proposals: list[Proposal] = field(default_factory=list)
+    #: by drafter that proposed nothing, the seconds in which it looked at the result of the pass
+    watched: dict[str, float] = field(default_factory=dict)
+    #: by drafter, the tokens that plain decoding would have generated in its time; filled in by a policy that measures
+    costs: dict[str, float] = field(default_factory=dict)
 
     def drafts(self) -> list[Draft]:
         """Return the drafts that can be verified: each draft and, where trees are allowed, all of them merged."""

@@ -75,7 +75,8 @@ class Record:
 
     def begin_answer(self) -> None:
         """Give a drafter that gained in the recent answers another chance: the last text may have been unusual."""
-        self.accepted = self.expected = TRUST  # calibration differs between texts
+        # Calibration differs between texts, but a drafter that was always wrong is not trusted anew in each of them.
+        self.accepted, self.expected = TRUST * math.sqrt(self.calibration_ratio), TRUST
         self.drafts = 0
         if self.added > 0:
             self.gain, self.due = max(self.gain, self.added / max(1.0, self.steps)), 0
