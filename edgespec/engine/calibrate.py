@@ -24,6 +24,7 @@ from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import ModelDrafter
 from edgespec.files.cache import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
+from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
@@ -35,6 +36,7 @@ CHECKED, CHECK_S, TOLERANCE = (4, 8, 2), 0.5, 0.2  # widths of a check, its time
 WARM_WIDTHS = (*range(1, 17), 24, 48, 96, 512)  # each kind of tile that kernels have
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
+INTERLEAVED: Shape = {1: 1.0, 2: 1.1, 4: 1.25, 8: 1.65, 16: 2.8, 64: 10.0, 512: 85.0}  # edgespec's kernels
 OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
 BY_BITS: tuple[tuple[float, Shape], ...] = (
     (12.0, {1: 1.0, 2: 1.3, 4: 1.5, 8: 2.3, 16: 3.3, 64: 9.0, 512: 60.0}),
@@ -47,6 +49,8 @@ def assumed_shape(model: Model) -> Shape:
     """Return the cost curve that is assumed for a model until it is measured."""
     if model.gpu_layers:
         return OFFLOADED
+    if have_exact_kernels():
+        return INTERLEAVED
     bits = 8 * model.size_bytes / max(1, model.n_params)
     return next(shape for least, shape in BY_BITS if bits >= least)
 

@@ -66,9 +66,14 @@ class Speculator:
 
     def _drafters(self, sequence: Sequence) -> Collection[Drafter]:
         drafters = self.drafters if sequence.drafting is None else sequence.drafting.drafters
+        if self._n_max(sequence) == 0:
+            return []
         if sequence.images:  # the cells of an image are no tokens, whose embeddings these drafters need
             return [drafter for drafter in drafters if not drafter.needs_layers]
         return drafters
+
+    def _n_max(self, sequence: Sequence) -> int:
+        return self.n_max if sequence.drafting is None else sequence.drafting.n_max
 
     def _pace(self, sequence: Sequence) -> DraftPolicy:
         return self.pace if sequence.drafting is None else sequence.drafting.pace
@@ -152,8 +157,7 @@ class Speculator:
         # No draft is verified with the end of a prompt: drafts do not depend on how much of it was cached.
         if part.is_complete and not sequence.is_prefill:
             room = self.context.n_ctx - len(sequence.tokens)
-            most = self.n_max if sequence.drafting is None else sequence.drafting.n_max
-            n_max = min(most, self.scheduler.most_rows - 1, sequence.remaining - 1, room)
+            n_max = min(self._n_max(sequence), self.scheduler.most_rows - 1, sequence.remaining - 1, room)
             if self.scheduler.least_width:
                 n_max = min(n_max, rows_with_equal_cells(sequence.n_decoded, self.scheduler.least_width) - 1)
         return ProposalContext(

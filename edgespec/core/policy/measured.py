@@ -147,8 +147,10 @@ class MeasuredPolicy:
     # --- one draft ------------------------------------------------------------------------------------------------
 
     def _count(self, verified: Verified, proposal: Proposal, mode: SamplingMode, wider: float, clocked: float) -> None:
-        """Record the cost and gain of a proposal. Each verified node makes the target pass cost `wider` tokens more, and
-        made this pass cost `clocked` tokens more."""
+        """Record the cost and gain of a proposal.
+
+        Each verified node makes a target pass cost `wider` tokens more. It made this one cost `clocked` tokens more.
+        """
         context, draft, record = verified.context, verified.draft, mode.records[proposal.drafter]
         step, reading = self._prices(context, proposal.drafter, proposal.n_unread)
         cost = proposal.passes * step
