@@ -172,7 +172,7 @@ class CostModelCache:
         """
         widths = sorted({max(self._least_width, width) for width in pass_widths(widest - 1)})[1:]
         if self.costs.is_measured:
-            checked = [width for width in CHECKED if width in widths]
+            checked = [width for width in CHECKED if width in widths] or widths[:2]
             if self.costs.knows(self._measured(context, checked, CHECK_S, progress), TOLERANCE):
                 return
             self.costs.forget_target()
@@ -194,19 +194,21 @@ class CostModelCache:
             _timed_pass(context, narrow, 0)  # warm up: the first pass of a model is slower
             warm = {narrow}
             before_s = _timed_pass(context, narrow, 0)
-            costs.observe_plain(narrow, before_s)
+            costs.observe_plain(narrow, before_s, warm=True)
             started_s = perf_counter()
             if before_s * costs.target(depth) > PREFIX_SHARE * limit_s:
                 depth = 0
             for turn in range(TURNS):
                 for place, width in enumerate(widths):
-                    expected_s = before_s * (1 + costs.target(width) / costs.target(narrow))
+                    expected_s = before_s * (2 + costs.target(width) / costs.target(narrow))
                     if expected_s <= limit_s - (perf_counter() - started_s):
                         if self._compiles and width not in warm:  # the first pass may compile kernels for minutes
                             started_s += _timed_pass(context, width, depth)
                             warm.add(width)
                         seconds = _timed_pass(context, width, depth)
+                        _timed_pass(context, narrow, depth)  # builds the graph of this width again
                         after_s = _timed_pass(context, narrow, depth)
+                        costs.observe_plain(narrow, after_s, warm=True)
                         if min(before_s, seconds, after_s) > 0:
                             ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))
                         before_s = after_s
@@ -232,7 +234,7 @@ class CostModelCache:
         step = dict[str, float]()
         target = measure_passes(context, list(widths), depth=depth, repeat=repeat, progress=progress)
         narrow = min(target)
-        self.costs.observe_plain(narrow, target[narrow], depth)
+        self.costs.observe_plain(narrow, target[narrow], depth, warm=True)
         for width, seconds in target.items():
             if width > narrow:
                 self.costs.set_target(width, self.costs.target(narrow, depth) * seconds / target[narrow], depth)

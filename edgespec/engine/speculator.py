@@ -60,7 +60,8 @@ class Speculator:
     def _watch(self) -> None:
         """Let the target keep the layer inputs that the drafters of all sequences read, and no others."""
         own = (drafter for sequence in self.scheduler.active for drafter in self._drafters(sequence))
-        layers = {layer for drafter in (*self.drafters, *own) for layer in drafter.needs_layers}
+        shared = self.drafters if self.n_max else ()
+        layers = {layer for drafter in (*shared, *own) for layer in drafter.needs_layers}
         if layers != self.context.layers:
             self.context.watch_layers(sorted(layers))
 
@@ -85,7 +86,7 @@ class Speculator:
             self._tell(drafter, sequence, drafter.begin, sequence)
 
     def end(self, sequence: Sequence) -> None:
-        for drafter in self._drafters(sequence):
+        for drafter in self._known:
             self._tell(drafter, sequence, drafter.end, sequence)
 
     def _tell(

@@ -9,8 +9,8 @@ The types of weights are made from the model in a temporary folder, one at a tim
 in one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens
 in units of it, and the time of reading 512 tokens. "llama.cpp" is the same build without edgespec's kernels. Other
 programs are run before and after, as the `llama-bench` of their builds, and the better of both runs counts. They
-compute the logits of the last token of a pass only. "memory" is the time in which all threads read as many bytes as the
-file has.
+compute the logits of the last token of a pass only, and without their option --n-depth the cache is empty. "memory" is
+the time in which all threads read as many bytes as the file has.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ def main() -> None:
     names = [*SETTINGS, *others]
     about = (machine()["cpu"], args.model.name, f"depth {args.depth}", f"{args.t} threads")
     print(", ".join((*about, kernels.described_build())) + "\n")
+    speed = memory_speed(args.t)
     heads = [f"{name} {width}" for name in names for width in WIDTHS[1:]]
     columns = ["type", "memory, ms", *(f"{name} 1, ms" for name in names), *heads]
     columns += [f"{name} prompt, ms" for name in names]
@@ -69,7 +70,7 @@ def main() -> None:
             file = Path(folder) / f"{type}.gguf"
             quantize(args.model, file, type, again=True)
             before = {name: bench(program, file, args.depth, args.t) for name, program in others.items()}
-            limit_s = file.stat().st_size / memory_speed(args.t)
+            limit_s = file.stat().st_size / speed
             passes, prompts = measured(file, args.depth, args.repeat, args.t)
             for name, program in others.items():
                 after = bench(program, file, args.depth, args.t)
@@ -105,7 +106,7 @@ def bench(program: list[str], file: Path, depth: int, threads: int) -> Mapping[i
     if "--n-depth" in subprocess.run([*program, "--help"], capture_output=True, text=True, check=False).stdout:
         command += ["-d", str(depth)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
-    return {row["n_prompt"]: min(row["samples_ns"]) / 1e9 for row in json.loads(run.stdout)}
+    return {row["n_prompt"]: median(row["samples_ns"]) / 1e9 for row in json.loads(run.stdout)}
 
 
 def measured(

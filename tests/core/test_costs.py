@@ -39,10 +39,14 @@ def test_nothing_is_compared_with_a_plain_pass_before_there_was_one() -> None:
     costs = Costs(SHAPE)
     costs.observe_target(4, 0.05)
     costs.observe_step("draft", 0.05)
-    assert costs.target(4) == 1.6 and costs.step("draft") == 0.1
-    assert costs.since_plain > 1000, "a plain pass is due"
+    assert costs.target(4) == 1.6 and costs.step("draft") == 0.1 and not costs.has_plain(0)
     costs.observe_plain(2, 0.06)
-    assert costs.plain_s == pytest.approx(0.05) and costs.since_plain == 0
+    assert costs.plain_s == pytest.approx(0.05) and costs.has_plain(0)
+    assert not costs.has_plain(3000), "attention takes longer there"
+    costs.observe_target(4, 0.5, 3000)
+    assert costs.target(4, 3000) == 1.6
+    costs.observe_plain(1, 0.2, 3000)
+    assert costs.plain_s == pytest.approx(0.2)
 
 
 def test_assumed_costs_of_a_drafter_hold_until_measured_for_any_number_of_leaves() -> None:
@@ -135,8 +139,16 @@ def test_saved_costs_agree_with_a_check_or_not() -> None:
     assert costs.knows({2: 1.4, 4: 1.7}, 0.2) and costs.knows({}, 0.2)
     assert not costs.knows({2: 1.4, 4: 2.1}, 0.2)
     assert not costs.knows({2: 0.9, 4: 1.7}, 0.2)
+    costs.observe_step("draft", 0.003)
+    observe(costs, {1: 0.03, 4: 0.09}, depth=3000)
+    costs.use_threads(3)
+    costs.use_threads(1)
     costs.forget_target()
-    assert costs.target(4) == 1.6
+    costs.set_target(4, 1.2)
+    assert costs.target(4) == costs.target(4, 3000) == pytest.approx(1.2)
+    assert costs.step("draft", 3000) == pytest.approx(0.1)
+    costs.use_threads(3)
+    assert costs.target(4) == pytest.approx(1.2)
 
 
 def test_measurements_can_be_saved_and_restored() -> None:
@@ -203,6 +215,8 @@ def test_a_disturbed_first_reading_is_not_believed() -> None:
 
 def test_the_pass_in_which_a_device_compiles_kernels_does_not_count() -> None:
     costs = Costs({1: 1.0, 64: 64.0}, {"draft": (0.001, 0.0001)}, compiles=True)
+    costs.observe_plain(1, 60.0)
+    assert not costs.is_measured
     costs.observe_plain(1, 0.01)
     costs.observe_target(4, 60.0)
     costs.observe_step("draft", 132.0)

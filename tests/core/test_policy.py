@@ -249,10 +249,9 @@ def test_a_drafter_that_adds_nothing_to_the_draft_of_another_does_not_read_a_lon
     for has_other, is_read in ((True, False), (False, True)):
         measured = pace({1: 1.0, 2: 1.1, 4: 1.3, 64: 30.0})
         measured.costs.observe_read("draft", 100, 10.0)
-        for number in range(100):
+        for number in range(90):
             now = context(step=number, leaves=1)
-            if has_other:
-                asked(measured, now, "lookup")
+            if has_other and offered(measured, now, "lookup") is not None:
                 now.proposals.append(Proposal("lookup", Draft.chain([0, 1], [0.5, 0.5], "lookup")))
             if offered(measured, now) is not None:
                 now.proposals.append(Proposal("draft", Draft.chain([5, 6], [0.4, 0.4], "draft"), 0, 1, 0.02))
@@ -337,7 +336,7 @@ def test_an_untried_draft_does_not_read_more_than_a_try_is_worth() -> None:
 def test_a_long_prompt_is_not_read_for_answers_that_are_short() -> None:
     measured = pace(FLAT)
     measured.costs.observe_read("draft", 1000, 30.0)
-    for number in range(32):
+    for number in range(30):
         step(measured, context(step=number), chain(0.9, 0.9), accepted=2, seconds=0.02)
     assert offered(measured, context(step=0, remaining=256), n_unread=1000) is not None
     for _ in range(20):
@@ -477,6 +476,28 @@ def test_the_cost_of_a_proposal_is_in_tokens_of_plain_decoding() -> None:
         assert proposed.costs == {"draft": pytest.approx(expected, abs=1e-6)}
 
 
+def test_nothing_is_learned_from_drafts_that_fit_into_the_padding() -> None:
+    measured = MeasuredPolicy(pace(FLAT).costs, least_width=4)
+    before = measured.costs.target(4)
+    for number in range(100):
+        now = context(2, step=number)
+        draft = drafted(measured, now, chain(0.99, 0.99)) if offered(measured, now) is not None else Draft.empty()
+        measured.record([Verified(now, draft, [], [0])], 1.1 if draft else 1.0)
+    assert measured.costs.target(4) == before
+
+
+def test_a_plain_pass_comes_first_where_none_is_known() -> None:
+    for costs, depth in ((Costs(FLAT), 0), (pace(FLAT).costs, 3000)):
+        measured, lengths = MeasuredPolicy(costs), list[int]()
+        for number in range(8):
+            now = context(step=number, depth=depth)
+            draft = drafted(measured, now, chain(0.99)) if offered(measured, now) is not None else Draft.empty()
+            measured.record([Verified(now, draft, range(len(draft)), [0] * (1 + len(draft)))], 1.0)
+            lengths.append(len(draft))
+        assert lengths[-4:] == [1] * 4 and lengths.count(0) == 2
+        assert costs.has_plain(depth)
+
+
 def test_the_cost_of_a_proposal_is_that_of_the_clock_and_of_looking_at_passes_too() -> None:
     measured = pace({1: 1.0, 2: 1.25, 64: 17.0})
     for _ in range(50):
@@ -488,14 +509,17 @@ def test_the_cost_of_a_proposal_is_that_of_the_clock_and_of_looking_at_passes_to
     assert proposed.costs == {"draft": pytest.approx(0.03 + 0.4, abs=1e-3), "lookup": pytest.approx(0.01, abs=1e-3)}
 
 
-def test_a_pass_without_drafts_is_decoded_now_and_then_as_a_yardstick() -> None:
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_passes_without_drafts_are_decoded_now_and_then_as_a_yardstick(is_timed: bool) -> None:
     measured, plain = pace(FLAT), list[int]()
     for number in range(4 * PLAIN_EVERY):
         now = context(step=number)
         draft = drafted(measured, now, chain(0.99)) if offered(measured, now) is not None else Draft.empty()
-        measured.record([Verified(now, draft, range(len(draft)), [0] * (1 + len(draft)))], 1.0 + 0.01 * len(draft))
+        took_s = 1.0 + 0.01 * len(draft) if is_timed else None
+        measured.record([Verified(now, draft, range(len(draft)), [0] * (1 + len(draft)))], took_s)
         plain += [] if draft else [number]
-    assert plain == list(range(PLAIN_EVERY, 4 * PLAIN_EVERY, PLAIN_EVERY + 1))
+    pairs = range(PLAIN_EVERY, 4 * PLAIN_EVERY, PLAIN_EVERY + 2)
+    assert plain == [number for first in pairs for number in (first, first + 1)]
 
 
 def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:

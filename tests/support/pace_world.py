@@ -89,7 +89,7 @@ def cost_of(curve: Curve, width: int) -> float:
 
 
 class World:
-    """A text that is generated with the measured policy, or with the best lengths, on a machine with a clock."""
+    """A text that is generated with the measured policy on a machine with a clock."""
 
     def __init__(self, curve: str, text: str, disturbance: str, seed: int = 1) -> None:
         self.curve, self.guessers, self.disturbance = CURVES[curve], TEXTS[text], DISTURBANCES[disturbance]

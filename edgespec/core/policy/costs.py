@@ -26,7 +26,7 @@ Point = tuple[float, float]
 """The logarithms of a width and of a cost."""
 
 PLAIN_WEIGHT = 1 / 4  # least weight of a plain pass in the present time of plain passes
-LEAST_WEIGHT = 1 / 8  # least weight of any other measurement in its estimate, right after a plain pass
+LEAST_WEIGHT = 1 / 8  # least weight of any other measurement; half of it in the first pass after a plain one
 SPIKE = 0.5  # most that a measurement counts as off, in logarithms: the process may have been switched out
 REMEMBERED = 8  # most measurements as which a saved estimate counts
 DRAFT_SHARE, READ_SHARE = 0.1, 0.125  # assumed: a draft pass in plain passes, prefill of a token in draft passes
@@ -40,7 +40,8 @@ class Estimate:
     count: int = 0
 
     def observe(self, log: float, least_weight: float, age: int = 0) -> None:
-        """Count a measurement; it has less weight if it is compared with a plain pass of greater age, in passes."""
+        """Count a measurement. The greater the `age` of the plain pass it is compared with, in passes, the less it
+        counts."""
         if not self.count:
             self.log = log
         self.count += 1
@@ -75,13 +76,13 @@ class Costs:
         self._assumed, self._compiles = assumed or {}, compiles
         self._compiled: set[Key] = set()
         self._shape = [(math.log(width), math.log(shape[width])) for width in sorted(shape)]
-        self._plain = Estimate()  # seconds of a plain pass
+        # Seconds of a plain pass now, at one level of depth; without a count they are those of some time ago.
+        self._plain, self._plain_level = Estimate(), 0
         self._tables: dict[int, Table] = {}  # by level of depth
         self._curves: dict[int, _Curve] = {}  # of target passes, by level of depth
         self._threads, self._all_threads = threads, threads
         self._others: dict[int, dict[int, Table]] = {}  # tables by threads
-        #: passes with drafts since the last one without
-        self.since_plain = 0
+        self._since_plain = 0  # measured passes with drafts since the last one without
 
     def use_threads(self, threads: int) -> None:
         """Continue with the costs of passes with this number of threads: other widths are fast for other numbers.
@@ -92,15 +93,18 @@ class Costs:
             return
         self._others[self._threads] = self._tables
         self._tables = self._others.get(threads) or _copied(self._tables)
-        # As if all threads were needed, until the next plain pass.
-        self._plain = Estimate(self._plain.log + math.log(self._threads / threads), count=min(self._plain.count, 1))
+        self._plain = Estimate(self._plain.log + math.log(self._threads / threads))  # until the next plain pass
         self._threads = threads
         self._curves.clear()
 
     @property
     def is_measured(self) -> bool:
         """True if a pass of the target was ever measured."""
-        return self._plain.count > 0
+        return self._plain.count > 0 or bool(self._tables)
+
+    def has_plain(self, depth: int) -> bool:
+        """Return whether the time of a plain pass after so many tokens is known now."""
+        return self._plain.count > 0 and self._plain_level == _level(depth)
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -137,17 +141,23 @@ class Costs:
 
     # --- measuring: durations that are not positive (the clock was reset) are ignored -----------------------------
 
-    def observe_plain(self, width: int, seconds: float, depth: int = 0) -> None:
+    def observe_plain(self, width: int, seconds: float, depth: int = 0, *, warm: bool = False) -> None:
         """Learn from a pass without drafts, of `width` sequences."""
+        key = ("plain", width)
         if not 0 < seconds < math.inf:
             return
+        if self._compiles and not warm and key not in self._compiled:
+            self._compiled.add(key)
+            return
+        if not self.has_plain(depth):
+            self._plain, self._plain_level = Estimate(self._plain.log), _level(depth)
         self._plain.observe(math.log(seconds / self.target(width, depth)), PLAIN_WEIGHT)
-        self.since_plain = 0
+        self._since_plain = 0
 
-    def observe_target(self, width: int, seconds: float, depth: int = 0, *, warm: bool = False) -> None:
+    def observe_target(self, width: int, seconds: float, depth: int = 0) -> None:
         """Learn from a pass with drafts."""
-        self.since_plain += 1 if self.is_measured else 10**6
-        self._observe(("target", width), seconds, depth, warm=warm)
+        self._since_plain += 1
+        self._observe(("target", width), seconds, depth)
         self._curves.pop(_level(depth), None)
 
     def set_target(self, width: int, cost: float, depth: int = 0) -> None:
@@ -172,20 +182,20 @@ class Costs:
         self, drafter: str, tokens: int, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1
     ) -> None:
         key = ("read", drafter, leaves, sequences)
-        if drafter in self._assumed and not self._compiled_in(key, depth):
+        if self.has_plain(depth) and drafter in self._assumed and not self._compiled_in(key, depth):
             # Such a drafter seldom reads: without the prior, one disturbed first measurement would decide for long.
             prior = Estimate(math.log(self._assumed[drafter][1] / self.plain_s), count=2)
             self._table(_level(depth)).setdefault(key, prior)
         self._observe(key, seconds / tokens, depth)
 
     def _observe(self, key: Key, seconds: float, depth: int, *, warm: bool = False) -> None:
-        if not 0 < seconds < math.inf or not self.is_measured:
+        if not 0 < seconds < math.inf or not self.has_plain(depth):
             return
         if not warm and self._compiled_in(key, depth):
             self._compiled.add(key)
             return
         self._table(_level(depth)).setdefault(key, Estimate()).observe(
-            math.log(seconds) - self._plain.log, LEAST_WEIGHT, self.since_plain
+            math.log(seconds) - self._plain.log, LEAST_WEIGHT, self._since_plain
         )
 
     def _compiled_in(self, key: Key, depth: int) -> bool:
@@ -199,10 +209,9 @@ class Costs:
         )
 
     def forget_target(self) -> None:
-        """Forget the costs of all target passes."""
-        for table in self._tables.values():
-            for key in [key for key in table if key[0] == "target"]:
-                del table[key]
+        """Forget the costs of all target passes, and all that was measured after many tokens or with fewer threads."""
+        self._tables = {0: {key: known for key, known in self._table(0).items() if key[0] != "target"}}
+        self._others.clear()
         self._curves.clear()
 
     # --- the table ------------------------------------------------------------------------------------------------
@@ -221,7 +230,8 @@ class Costs:
         """Return the measurements with all threads as plain data."""
         is_whole = self._threads == self._all_threads
         tables = self._tables if is_whole else self._others[self._all_threads]
-        plain_s = self.plain_s * self._threads / self._all_threads if self.is_measured else None
+        is_known = self._plain.log != 0.0
+        plain_s = self.plain_s * self._threads / self._all_threads if is_known else None
         rows = {
             str(level): [[*key, known.log, known.count] for key, known in table.items()]
             for level, table in tables.items()
@@ -236,7 +246,7 @@ class Costs:
         restored = {int(level): dict(map(_restored, rows)) for level, rows in state["tables"].items()}
         plain = Estimate()
         if state["plain_s"] is not None:
-            plain = Estimate(_checked(math.log(state["plain_s"])), count=1)
+            plain = Estimate(_checked(math.log(state["plain_s"])))
         threads = self._threads
         self.use_threads(self._all_threads)
         self._tables, self._plain = restored, plain

@@ -33,7 +33,7 @@ UNTRIED = 0.05  # to decide on an untried drafter's prefill: assumed gain per st
 STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
 AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
 TEST_TOKENS = 3  # most tokens of a draft that is verified to measure its pass; bound
-PLAIN_EVERY = 48  # passes with drafts after which one without is decoded, if none was before: the clock's yardstick
+PLAIN_EVERY = 32  # passes with drafts after which two without are decoded: the second is the clock's yardstick
 SHOWN_WIDTHS = (2, 3, 4, 8)
 
 
@@ -59,12 +59,14 @@ class MeasuredPolicy:
         self._share = 1 / max(1, drafters)
         self._modes: dict[str, SamplingMode] = {}
         self._depth = 0
+        self._drafted = 0 if costs.is_measured else PLAIN_EVERY  # passes with drafts since two without
+        # Sequences in the last pass if it had no drafts: llama.cpp builds a graph for a pass of another width, so the
+        # first plain pass after drafts takes longer than others.
+        self._n_plain = 0
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
-        if self.costs.since_plain >= PLAIN_EVERY:
-            return None
         mode = self._mode(context.mode)
         mode.enter(context)
         record = mode.records.get(drafter)
@@ -72,6 +74,8 @@ class MeasuredPolicy:
             record = mode.records[drafter] = Record(credit=self._share * CREDIT)
         if record.due > mode.step:  # the usual case if no draft pays off, and so it must be fast
             return None
+        if self._drafted >= PLAIN_EVERY:
+            return Budget(0)
         step, reading = self._prices(context, drafter, n_unread())
         steps = min(context.remaining, mode.answer)  # in these steps the drafter's prefill has to pay off
         expected = steps * (record.added / record.steps if record.steps >= DRAFTS else UNTRIED)
@@ -125,9 +129,7 @@ class MeasuredPolicy:
         depth = self._depth = verified[0].context.depth
         plain, expected = self.target(n, depth), self.target(n + drafted, depth)
         cost = expected if seconds is None else seconds / self.costs.plain_s
-        if seconds is not None:
-            observe = self.costs.observe_target if drafted else self.costs.observe_plain
-            observe(max(self.least_width, n + drafted), seconds, depth)
+        self._observe(n, drafted, seconds, depth)
         passes = self.target(n + drafted, depth) / plain
         for each in verified:
             mode = self._mode(each.context.mode)
@@ -143,6 +145,22 @@ class MeasuredPolicy:
             mode.count(each.context)
             mode.tokens += len(each.emitted) - mode.tokens / STEPS
             mode.passes += passes - mode.passes / STEPS
+
+    def _observe(self, n: int, drafted: int, seconds: float | None, depth: int) -> None:
+        """Learn the cost of a pass of `n` sequences with so many draft tokens."""
+        narrow, wide = max(self.least_width, n), max(self.least_width, n + drafted)
+        if drafted:
+            self._drafted += 1
+            if seconds is not None:
+                if wide > narrow:
+                    self.costs.observe_target(wide, seconds, depth)
+                if not self.costs.has_plain(depth):
+                    self._drafted = PLAIN_EVERY
+        elif n == self._n_plain:
+            self._drafted = 0
+            if seconds is not None:
+                self.costs.observe_plain(narrow, seconds, depth)
+        self._n_plain = 0 if drafted else n
 
     # --- one draft ------------------------------------------------------------------------------------------------
 
