@@ -4,7 +4,7 @@ For a new pair of target and draft, passes of the widths that drafts may have ar
 in relation to the plain passes before and after it. Widths for which there was no time use an assumed cost curve. The
 results, and all that is learned while generating, are saved for each combination of model file, draft, machine, build,
 threads and cache. The next start measures some of them again, in less time, and continues from the saved ones if they
-agree. If not, other programs disturbed one of the measurements, and all are made anew.
+agree. If not, other programs disturbed one of the measurements, and all are repeated.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Estimate:
         self.log += max(least_weight, 1 / self.count) / (1 + age) * off
 
     def remembered(self, most: int = REMEMBERED) -> Estimate:
-        """Return a copy that counts as at most so many measurements."""
+        """Return a copy that counts as `most` measurements at most."""
         return Estimate(self.log, min(self.count, most))
 
 
@@ -103,7 +103,7 @@ class Costs:
         return self._plain.count > 0 or bool(self._tables)
 
     def has_plain(self, depth: int) -> bool:
-        """Return whether the time of a plain pass after so many tokens is known now."""
+        """Return whether the time of a plain pass at this depth is known now."""
         return self._plain.count > 0 and self._plain_level == _level(depth)
 
     # --- asking ---------------------------------------------------------------------------------------------------
@@ -230,8 +230,7 @@ class Costs:
         """Return the measurements with all threads as plain data."""
         is_whole = self._threads == self._all_threads
         tables = self._tables if is_whole else self._others[self._all_threads]
-        is_known = self._plain.log != 0.0
-        plain_s = self.plain_s * self._threads / self._all_threads if is_known else None
+        plain_s = self.plain_s * self._threads / self._all_threads if self.is_measured else None
         rows = {
             str(level): [[*key, known.log, known.count] for key, known in table.items()]
             for level, table in tables.items()

@@ -147,7 +147,7 @@ class MeasuredPolicy:
             mode.passes += passes - mode.passes / STEPS
 
     def _observe(self, n: int, drafted: int, seconds: float | None, depth: int) -> None:
-        """Learn the cost of a pass of `n` sequences with so many draft tokens."""
+        """Learn the cost of a pass of `n` sequences with `drafted` draft tokens."""
         narrow, wide = max(self.least_width, n), max(self.least_width, n + drafted)
         if drafted:
             self._drafted += 1

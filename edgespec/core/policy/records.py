@@ -75,7 +75,7 @@ class Record:
 
     def begin_answer(self) -> None:
         """Give a drafter that gained in the recent answers another chance: the last text may have been unusual."""
-        # Calibration differs between texts, but a drafter that was always wrong is not trusted anew in each of them.
+        # Calibration differs between texts, but a drafter that was wrong in all of them is trusted less from the start.
         self.accepted, self.expected = TRUST * math.sqrt(self.calibration_ratio), TRUST
         self.drafts = 0
         if self.added > 0:
