@@ -46,6 +46,7 @@ class Speculator:
         self.scheduler, self.context, self.warn = scheduler, scheduler.context, warn
         self._known: dict[Drafter, None] = {}  # in the order in which they are asked
         self._observed_s = 0.0  # in this step
+        self._recorded_s = 0.0  # after the last step
         self.use(drafters, n_max, pace or FixedPolicy(n_max), tree_width)
 
     def use(self, drafters: Iterable[Drafter], n_max: int, pace: DraftPolicy, tree_width: int) -> None:
@@ -125,8 +126,9 @@ class Speculator:
             least = min(len(part.draft) for part in scheduled)
             for part in scheduled:
                 part.draft = part.draft.first(least)
-        # Count the time to decide as drafting: plain decoding does not need it, and for a small model it matters.
-        deciding_s = perf_counter() - started_s - sum(proposal.seconds for proposal in proposals)
+        # Count the time to decide, and to record the last step, as drafting: plain decoding does not need it, and for a
+        # small model it matters.
+        deciding_s = self._recorded_s + perf_counter() - started_s - sum(proposal.seconds for proposal in proposals)
         for proposal in proposals:
             proposal.seconds += max(0.0, deciding_s) / len(proposals)
 
@@ -311,6 +313,7 @@ class Speculator:
         """
         if not self._known:
             return
+        started_s = perf_counter()
         took_s -= self._observed_s
         for pace, parts in self._by_pace(scheduled):
             verified = [
@@ -323,6 +326,7 @@ class Speculator:
         for part in scheduled:
             for drafter, cost in part.context.costs.items():
                 part.sequence.stats.count_cost(drafter, cost)
+        self._recorded_s = perf_counter() - started_s
 
 
 def _n_sampled(part: Scheduled) -> int:

@@ -157,8 +157,11 @@ class Costs:
     def observe_target(self, width: int, seconds: float, depth: int = 0) -> None:
         """Learn from a pass with drafts."""
         self._since_plain += 1
-        self._observe(("target", width), seconds, depth)
-        self._curves.pop(_level(depth), None)
+        key, level = ("target", width), _level(depth)
+        self._observe(key, seconds, depth)
+        known, curve = self._table(level).get(key), self._curves.get(level)
+        if known is not None and curve is not None and abs(known.log - curve.measured.get(width, math.inf)) > 0.01:
+            del self._curves[level]  # a curve takes longer than an observation: small changes wait
 
     def set_target(self, width: int, cost: float, depth: int = 0) -> None:
         """Replace the cost of a pass by one that was measured beside plain passes."""
@@ -264,7 +267,7 @@ class _Curve(dict[int, float]):
 
     def __init__(self, shape: Sequence[Point], measured: Sequence[tuple[int, Estimate]]) -> None:
         super().__init__()
-        self._shape = shape
+        self._shape, self.measured = shape, {width: known.log for width, known in measured}
         self._known = [(0.0, 0.0), *_pooled([each for each in measured if each[0] > 1])]
         self._errors = [(at, cost - self._by_shape(at)) for at, cost in self._known]
 
