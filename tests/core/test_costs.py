@@ -109,8 +109,8 @@ def test_a_pass_long_after_a_plain_one_counts_less() -> None:
     for _ in range(20):
         far.observe_target(2, 0.04)
     before = far.target(4)
-    near.observe_target(4, 0.06)
-    far.observe_target(4, 0.06)
+    near.observe_target(4, 0.1)
+    far.observe_target(4, 0.1)
     assert near.target(4) - before > 5 * (far.target(4) - before) >= 0
 
 
