@@ -36,7 +36,7 @@ CHECKED, CHECK_S, TOLERANCE = (4, 8, 2), 0.5, 0.2  # widths of a check, its time
 WARM_WIDTHS = (*range(1, 17), 24, 48, 96, 512)  # each kind of tile that kernels have
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
-INTERLEAVED: Shape = {1: 1.0, 2: 1.1, 4: 1.25, 8: 1.65, 16: 2.8, 64: 10.0, 512: 85.0}  # edgespec's kernels
+OWN: Shape = {1: 1.0, 2: 1.1, 4: 1.25, 8: 1.65, 16: 2.8, 64: 10.0, 512: 85.0}  # edgespec's kernels
 OFFLOADED: Shape = {1: 1.0, 8: 1.1, 16: 1.2, 64: 1.8, 512: 8.0}
 BY_BITS: tuple[tuple[float, Shape], ...] = (
     (12.0, {1: 1.0, 2: 1.3, 4: 1.5, 8: 2.3, 16: 3.3, 64: 9.0, 512: 60.0}),
@@ -50,7 +50,7 @@ def assumed_shape(model: Model) -> Shape:
     if model.gpu_layers:
         return OFFLOADED
     if have_exact_kernels():
-        return INTERLEAVED
+        return OWN
     bits = 8 * model.size_bytes / max(1, model.n_params)
     return next(shape for least, shape in BY_BITS if bits >= least)
 
@@ -173,16 +173,17 @@ class CostModelCache:
         widths = sorted({max(self._least_width, width) for width in pass_widths(widest - 1)})[1:]
         if self.costs.is_measured:
             checked = [width for width in CHECKED if width in widths] or widths[:2]
-            if self.costs.knows(self._measured(context, checked, CHECK_S, progress), TOLERANCE):
-                return
+            for turns in (1, TURNS):  # one disturbed pass is no reason to measure everything
+                if self.costs.knows(self._measured(context, checked, CHECK_S, turns, progress), TOLERANCE):
+                    return
             self.costs.forget_target()
-        for width, cost in self._measured(context, _spread_out(widths), MEASURE_S, progress).items():
+        for width, cost in self._measured(context, _spread_out(widths), MEASURE_S, TURNS, progress).items():
             self.costs.set_target(width, cost)
 
     def _measured(
-        self, context: Context, widths: Sequence[int], limit_s: float, progress: Callable[[float], None]
+        self, context: Context, widths: Sequence[int], limit_s: float, turns: int, progress: Callable[[float], None]
     ) -> dict[int, float]:
-        """Return the costs of passes of these widths, in this order, as far as the time allows.
+        """Return the costs of passes of these widths, in this order and `turns` times, as far as the time allows.
 
         Each is compared with a pass of the narrowest width before it and one after it.
         """
@@ -198,7 +199,7 @@ class CostModelCache:
             started_s = perf_counter()
             if before_s * costs.target(depth) > PREFIX_SHARE * limit_s:
                 depth = 0
-            for turn in range(TURNS):
+            for turn in range(turns):
                 for place, width in enumerate(widths):
                     expected_s = before_s * (2 + costs.target(width) / costs.target(narrow))
                     if expected_s <= limit_s - (perf_counter() - started_s):
@@ -212,7 +213,7 @@ class CostModelCache:
                         if min(before_s, seconds, after_s) > 0:
                             ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))
                         before_s = after_s
-                    progress((turn * len(widths) + place + 1) / (TURNS * len(widths)))
+                    progress((turn * len(widths) + place + 1) / (turns * len(widths)))
         finally:
             context.forget(0)
         return {width: costs.target(narrow) * median(each) for width, each in ratios.items()}

@@ -30,6 +30,7 @@ def observe(costs: Costs, passes: dict[int, float], times: int = 20, load: float
 def test_before_anything_is_measured_the_shape_counts() -> None:
     costs = Costs(SHAPE)
     assert [costs.target(width) for width in SHAPE] == pytest.approx(list(SHAPE.values()))
+    assert not costs.is_measured and costs.state()["plain_s"] is None
     assert costs.target(3) == pytest.approx(math.exp(math.log(1.2) + math.log2(1.5) * math.log(1.6 / 1.2)))
     assert costs.step("draft") == pytest.approx(0.1)
     assert costs.read("draft", 80) == pytest.approx(1.0)

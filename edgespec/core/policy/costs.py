@@ -100,7 +100,7 @@ class Costs:
     @property
     def is_measured(self) -> bool:
         """True if a pass of the target was ever measured."""
-        return self._plain.count > 0 or bool(self._tables)
+        return self._plain.count > 0 or any(self._tables.values())
 
     def has_plain(self, depth: int) -> bool:
         """Return whether the time of a plain pass at this depth is known now."""
