@@ -37,6 +37,8 @@ def test_a_command_of_the_readme_answers(line: str, home: Path) -> None:
         shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("__pycache__"))
     if command.startswith("config unset "):  # the command that sets it may have run in another process
         assert edgespec_here("config", "set", *command.split()[2:], "0.3", home=home).returncode == 0
+    if "last" in command.split():  # so may the command that begins a chat
+        assert edgespec_alone("chat", "-m", "demo", "-n", "4", home=home, stdin=b"hello\n").returncode == 0
     done = edgespec_alone(*shlex.split(command), home=home, stdin=f"{piped[2]}\n".encode() if piped else b"")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.strip()
