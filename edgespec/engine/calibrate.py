@@ -55,7 +55,7 @@ def assumed_shape(model: Model) -> Shape:
     return next(shape for least, shape in BY_BITS if bits >= least)
 
 
-def warm_up(context: Context) -> None:
+def warm_up(context: DecodingContext) -> None:
     """Decode a pass of each width that drafting needs, so that the device compiles its kernels now.
 
     Uses sequence 0 of the context, which is empty afterwards.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
@@ -165,6 +165,13 @@ class Model(Closable):
     def vocabulary_handle(self) -> int:
         """The native vocabulary."""
         return int(api.llama_model_get_vocab(self.handle))
+
+    def tensor(self, name: str) -> int | None:
+        """Return the address of a tensor of the loaded weights; None if there is none, or if this build gives none."""
+        if _GET_TENSOR is None:
+            return None
+        address = _GET_TENSOR(self.handle, name.encode())
+        return None if address is None else int(address)
 
     def close(self) -> None:
         """Free the weights; later calls raise UsageError."""
@@ -349,6 +356,17 @@ def described(header: Header) -> str:
     """Return a few words, such as "llama 134.5M Q4_1". llama.cpp's own summary names a size by the number of layers,
     which is sometimes that of another model."""
     return f"{header.architecture} {count_of(header.n_params)} {quantisation(header)}"
+
+
+def _get_tensor() -> Any:
+    """Return `llama_model::get_tensor`, a C++ method that libraries of some builds offer, or None."""
+    found = getattr(api._lib, "_ZNK11llama_model10get_tensorEPKc", None)
+    if found is not None:
+        found.restype, found.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
+    return found
+
+
+_GET_TENSOR = _get_tensor()
 
 
 def _token_or_none(token: int) -> int | None:

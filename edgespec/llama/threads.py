@@ -29,18 +29,24 @@ class _Params(ctypes.Structure):
     )
 
 
-def attach_threads(context: Any, n_threads: int) -> int | None:
-    """Give a native context threads of its own, and return their pool for `free_threads`; None if it needs none."""
+def new_threads(n_threads: int) -> int | None:
+    """Return a pool of threads for `free_threads`; None if it is not needed."""
     if n_threads < 2 or "OPENMP = 1" in build_flags():
         return None
     params = _Params()
     ggml_function("ggml_threadpool_params_init", None, ctypes.c_void_p, ctypes.c_int)(ctypes.byref(params), n_threads)
     params.poll = 0  # threads without work sleep: spinning ones would take the processor from a draft model's threads
-    pool = cpu_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)(ctypes.byref(params))
-    attach = api._lib.llama_attach_threadpool
-    attach.restype, attach.argtypes = None, [ctypes.c_void_p] * 3
-    attach(context, pool, pool)
-    return int(pool)
+    return int(cpu_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)(ctypes.byref(params)))
+
+
+def attach_threads(context: Any, n_threads: int) -> int | None:
+    """Give a native context threads of its own, and return their pool for `free_threads`; None if it needs none."""
+    pool = new_threads(n_threads)
+    if pool is not None:
+        attach = api._lib.llama_attach_threadpool
+        attach.restype, attach.argtypes = None, [ctypes.c_void_p] * 3
+        attach(context, pool, pool)
+    return pool
 
 
 def free_threads(pool: int | None) -> None:

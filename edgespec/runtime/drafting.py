@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +36,8 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
+from edgespec.llama.eagle_context import EagleContext
+from edgespec.llama.graph import Processor
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.llama.product import Product
@@ -45,6 +48,7 @@ from edgespec.runtime.near_draft import near_draft
 from edgespec.settings import AUTO_DRAFT, DRAFT_N_MAX, HEADS, MODEL_DRAFTERS, MTP, LoadSettings, Request, fixed_length
 from edgespec.validation import check_load_settings
 
+LARGE = 2**24  # numbers of a matrix from which several threads pay off
 WEAK = 0.6  # acceptance of the first token; only weaker EAGLE heads are helped by the table of successors
 
 
@@ -166,7 +170,7 @@ def model_drafter(
     leaves: int,
     successors: Successors,
     note: Callable[[str], None],
-) -> tuple[ModelDrafter, Context]:
+) -> tuple[ModelDrafter, Context | EagleContext]:
     """Open a context for a draft model, a head, or the MTP block (`draft` is the target's model); return both.
 
     Raises PairError, UsageError, OutOfMemoryError.
@@ -184,7 +188,7 @@ def model_drafter(
         if kind in BLOCK_DRAFTERS:
             blocks = BlockContext(draft, target, **threads, **plan.context)
             return BlockDrafter(blocks, width, kind, blended), blocks
-        context = HeadContext(draft, target, **threads, **plan.context)
+        context = head_context(draft, target, threads | plan.context)
         return HeadDrafter(context, width, kind, blended), context
     translation = translation_of(target.model, draft, note)
     if not draft.can_roll_back:
@@ -199,6 +203,14 @@ def model_drafter(
     if overlaps(settings, target, own, leaves, note):
         return OverlappedDrafter(own, name, translation), own
     return ModelDrafter(own, width, name, translation), own
+
+
+def head_context(draft: Model, target: Context, settings: Mapping[str, Any]) -> EagleContext | HeadContext:
+    """Return a decoding context for a head, or for the target's MTP block: without llama.cpp's work where possible."""
+    if draft is not target.model:
+        with suppress(UsageError):
+            return EagleContext(draft, target, **settings)
+    return HeadContext(draft, target, **settings)
 
 
 def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]) -> bool:
@@ -226,8 +238,10 @@ def network_drafter(head: Header, target: Model, width: int, successors: Success
         return found
 
     def product(name: str) -> Product:
-        return Product(values(f"{name}.weight"), threads)
+        matrix = values(f"{name}.weight")
+        return Product(matrix, several if matrix.size > LARGE else single)
 
+    single, several = Processor(1), Processor(threads)
     count = head.number("block_count")
     network = Network(
         [product(f"head.{k}.up") for k in range(count)],

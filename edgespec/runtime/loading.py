@@ -35,6 +35,7 @@ from edgespec.llama import rpc
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.breakers import BreakerFinder
 from edgespec.llama.context import Context
+from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.model import Model
@@ -94,7 +95,7 @@ class ModelSession(Closable):
         self._settings, self._progress, self._note = settings, progress, note
         self.n_max = settings.draft_n_max
         self._models: list[Model] = []
-        self.contexts: list[Context] = []
+        self.contexts: list[Context | EagleContext] = []
         self.drafters: dict[str, Drafter] = {}
         self._watched: CancelFlag | None = None
         self._is_found = False

@@ -7,10 +7,10 @@
 
 The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved
 in one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens
-in units of it, and the time of reading 512 tokens. "llama.cpp" is the same build without edgespec's kernels. Other
-programs are run before and after, as the `llama-bench` of their builds, and the better of both runs counts. They
-compute the logits of the last token of a pass only, and without their option --n-depth the cache is empty. "memory" is
-the time in which all threads read as many bytes as the file has.
+in units of it, and the time of reading 512 tokens, all after `--depth` tokens. "llama.cpp" is the same build without
+edgespec's kernels. Other programs are run before and after, as the `llama-bench` of their builds, and the better of
+both runs counts. They compute the logits of the last token of a pass only, and without their option --n-depth the cache
+is empty. "memory" is the time in which all threads read as many bytes as the file has.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def measured(
         contexts = {}
         for name in SETTINGS:
             settings = LoadSettings(
-                str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=max(depth, PROMPT) + 64, threads=threads,
+                str(file), spec_type="lookup", spec_draft_n_max=15, ctx_size=depth + PROMPT + 64, threads=threads,
                 exact=name == "edgespec", store=False, gpu_layers=0,
             )  # fmt: skip
             with kernels_of(name):
@@ -127,12 +127,11 @@ def measured(
         for turn in range(repeat + 1):
             for name, context in contexts.items():
                 with kernels_of(name):
-                    context.forget(0)
-                    seconds = read(context, 0, PROMPT)
+                    context.truncate(0, depth)
+                    read(context, context.length(0), depth)
+                    seconds = read(context, depth, depth + PROMPT)
                     if turn:
                         prompts[name].append(seconds)
-                    context.truncate(0, min(depth, PROMPT))
-                    read(context, context.length(0), depth)
             for width in WIDTHS:
                 for name, context in contexts.items():
                     for _ in range(2):  # the first pass of a width also builds its graph

@@ -18,6 +18,7 @@ from edgespec.bench.suites import Item
 from edgespec.bench.summary import speedups, summarise
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
+from edgespec.llama.context import Context
 from edgespec.models.names.source import NAMES
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
@@ -191,6 +192,7 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
     with Runner(llm, [Mode("draft", "fixed:2")], CancelFlag()) as runner:
         for _ in range(2):
             context = llm._loaded.contexts[-1]
+            assert isinstance(context, Context)
             before = context.decodes
             runner.answer(runner.modes[-1], question, 0.0)
             decodes.append(context.decodes - before)

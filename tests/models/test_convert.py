@@ -17,6 +17,7 @@ from edgespec.gguf_file.head_check import check_draft_file, check_head_fits, kin
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
+from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.models.pair.convert import convert_head
@@ -62,8 +63,9 @@ def len_vocab() -> int:
 @pytest.mark.parametrize(
     ("layout", "layers"), [("authors", (2, 2, 1)), ("specforge", (1, 2, 3)), ("speculators", (1, 2, 3))]
 )
-def test_llama_cpp_computes_what_the_published_layout_defines(
-    target: Path, tmp_path: Path, layout: str, layers: tuple[int, ...]
+@pytest.mark.parametrize("kind", [HeadContext, EagleContext])
+def test_a_head_computes_what_the_published_layout_defines(
+    target: Path, tmp_path: Path, layout: str, layers: tuple[int, ...], kind: type[HeadContext | EagleContext]
 ) -> None:
     settings, tensors = layouts()[layout]
     path = converted(write_head(tmp_path / "published", settings, tensors), target)
@@ -76,13 +78,12 @@ def test_llama_cpp_computes_what_the_published_layout_defines(
         Model(target) as model,
         Context(model, n_ctx=32, max_outputs=n, threads=1) as context,
         Model(path) as loaded,
-        HeadContext(loaded, context, threads=1, n_ctx=32, n_batch=32, max_outputs=32) as head,
+        kind(loaded, context, threads=1, n_ctx=32, n_batch=32, max_outputs=32) as head,
     ):
         context.watch_layers(head.reads)
         context.decode(TOKENS, range(n), [(0,)] * n, [True] * n)
         features = np.concatenate([context.layer_inputs(each) for each in head.reads], axis=1)
-        batch = Batch.empty()
-        batch.add(TOKENS[1:], 0, (0,), wanted=True)
+        batch = Batch(TOKENS[1:], [*range(n - 1)], [(0,)] * (n - 1), [True] * (n - 1))
         head.decode_pairs(batch, head.encode(features[: n - 1]))
         found = np.stack([head.logits(index).copy() for index in range(n - 1)])
         states = np.stack([head.state(index) for index in range(n - 1)])
