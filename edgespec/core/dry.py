@@ -38,14 +38,15 @@ class Dry:
         self._most = int(_LOG_OF_LARGEST / np.log(np.float32(base))) if base > 1.000001 else LONGEST
         self._held: tuple[list[int], Indices] = [], _NONE
 
-    def applied(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
-        """Return the logits after the prefix `tokens`: `row` itself if no token is penalized. Ids beyond it are
-        ignored."""
+    def applied(self, row: FloatRow, tokens: Sequence[int], *, may_change: bool = False) -> FloatRow:
+        """Return the logits after the prefix `tokens`: `row` itself if no token is penalized, or if it `may_change`.
+        Ids beyond it are ignored."""
         ids, penalty = self.penalties(tokens)
         n_inside = int(np.searchsorted(ids, len(row)))
         if not n_inside:
             return row
-        row = row.copy()
+        if not may_change:
+            row = row.copy()
         row[ids[:n_inside]] -= penalty[:n_inside]
         return row
 

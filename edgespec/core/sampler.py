@@ -141,7 +141,7 @@ class Sampler:
         V."""
         adjusted = adjust(row, self.settings, tokens, self.banned)
         if self._dry is not None:
-            adjusted = self._dry.applied(adjusted, tokens)
+            adjusted = self._dry.applied(adjusted, tokens, may_change=adjusted is not row)
         allowed = self.constraint.allowed(tokens) if self.constraint is not None else None
         return adjusted if allowed is None else np.where(allowed[: len(row)], adjusted, np.float32(-np.inf))
 
