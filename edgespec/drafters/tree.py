@@ -35,11 +35,13 @@ class Tree:
         self._closed: set[int] = set()
         self._dropped: set[int] = set()
         self._kept: list[int] | None = None
+        self._is_chain = True
 
     def add(self, parent: int, candidates: Sequence[DraftCandidate], raw: Sequence[float] = ()) -> range:
         """Add candidates for the token after `parent`, best first; returns the new nodes. `raw` are their uncalibrated
         confidences."""
         self.raw += raw or [candidate.confidence for candidate in candidates]
+        self._is_chain = self._is_chain and len(candidates) < 2 and parent == len(self.tokens) - 1
         reach = self.reach(parent)
         for candidate in candidates:
             self.tokens.append(candidate.token)
@@ -76,6 +78,9 @@ class Tree:
 
     def frontier(self, n: int) -> list[int]:
         """Return the n best nodes whose children are not known yet but may belong to the draft."""
+        if self._is_chain:  # the usual case; only the last node can be open
+            last = len(self.tokens) - 1
+            return [last] if 0 <= last < self.budget.tokens - 1 and last not in self._closed else []
         kept = self.kept()
         self._dropped |= self._closed.difference(kept, [ROOT])
         return [node for node in kept[: self.budget.tokens - 1] if node not in self._closed][:n]
@@ -100,6 +105,8 @@ class Tree:
     def kept(self) -> list[int]:
         """Return the nodes of largest path probability within the budget, best first. Expanded nodes that dropped out
         are gone."""
+        if self._is_chain:
+            return list(range(min(len(self.tokens), self.budget.tokens)))
         if self._kept is None:
             self._kept = likeliest(self.parents, self._reach, self.budget.tokens, self.budget.leaves, self._dropped)
         return self._kept

@@ -25,10 +25,11 @@ from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_re
 from edgespec.llama.batch import check_layers
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 from edgespec.llama.graph import F16, F32, I32, I64, Processor, Tensors, view
+from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import default_threads
 from edgespec.llama.model import Model
 
-MOST_GRAPHS = 24
+MOST_GRAPHS, NARROW = 12, 8  # graphs that are kept, and the most tokens of all but one of them
 CELLS_STEP = 256  # a graph reads a multiple of so many cells
 LARGE = 2**21  # numbers of a head from which several threads pay off
 
@@ -67,27 +68,31 @@ class EagleContext(Closable):
             self.reads = layers_read(header)
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
         self.n_ctx, self.max_outputs = n_ctx, max(min(max_outputs, n_batch), sequences + branches)
-        self.fingerprint = model.fingerprint | {"graph": "eagle"}
+        threads = (threads or default_threads()) if model.n_params > LARGE else 1
+        self.fingerprint = model.fingerprint | {"graph": "eagle", "threads": threads}
         size = -(-(n_ctx * sequences + scratch) // CELLS_STEP) * CELLS_STEP
         self._cells = _Cells(size, sequences + branches, n_ctx + n_batch)
         self._branches = list(range(sequences, sequences + branches))
-        self._cache, width = Tensors(), self._layer.n_shared * self._layer.head_size
-        self._keys, self._values = (self._cache.new(F16, width, size) for _ in range(2))
-        self._cache.allocate()
+        cache, width = Tensors(), self._layer.n_shared * self._layer.head_size
+        self._keys, self._values = (cache.new(F16, width, size) for _ in range(2))
+        cache.allocate()
+        self._cache: Tensors | None = cache
         for tensor in (self._keys, self._values):
             view(tensor, F16, size, width).fill(0)  # a cell that is masked still must be a number
-        self._processor = Processor((threads or default_threads()) if model.n_params > LARGE else 1)
+        self._processor = Processor(threads)
         self._graphs = OrderedDict[tuple[int, ...], _Graph]()
         self._ids = read_ids(header) if "d2t" in header.tensors else np.arange(self._layer.n_rows)
         self._logits: FloatRow = np.full(max(target.model.n_vocab, self._layer.n_rows), -np.inf, np.float32)
         self._last: _Graph | None = None
         self._places: dict[int, int] = {}
         self._watched: CancelFlag | None = None
+        self._is_closed = False
 
     def close(self) -> None:
-        """Free the cache and the graphs."""
+        """Free the cache and the graphs; later decodes raise UsageError."""
+        self._is_closed = True
         self._graphs.clear()
-        self._last = None
+        self._last = self._cache = self._keys = self._values = None
 
     def watch(self, cancel: CancelFlag | None) -> None:
         """Let `cancel` stop decodes from now on; None stops watching."""
@@ -135,6 +140,7 @@ class EagleContext(Closable):
         """Return float32[V] of batch entry `index`, -inf for tokens that cannot be drafted; valid until the next
         call."""
         assert self._last is not None
+        self._logits.fill(-np.inf)  # successors were mixed in before
         self._logits[self._ids] = self._last.logits[self._places[index]]
         return self._logits
 
@@ -145,13 +151,18 @@ class EagleContext(Closable):
         return state
 
     def _graph(self, *key: int) -> _Graph:
-        """Return the graph that encodes n tokens, or decodes n tokens, reading c cells, and computes r rows of logits;
-        the graphs that were used last are kept."""
+        """Return the graph that encodes n tokens, or decodes n tokens, reading c cells, and computes r rows of logits.
+
+        The graphs that were used last are kept, of wide ones, whose work takes much memory, only one.
+        """
+        if self._is_closed:
+            raise UsageError("this model is closed")
         if key not in self._graphs:
+            wide = [other for other in self._graphs if min(key[0], other[0]) > NARROW]
+            for other in wide or [*self._graphs][: len(self._graphs) + 1 - MOST_GRAPHS]:
+                del self._graphs[other]
             layer = self._layer
             self._graphs[key] = layer.encoder(*key) if len(key) == 1 else layer.decoder(self._keys, self._values, *key)
-            if len(self._graphs) > MOST_GRAPHS:
-                self._graphs.popitem(last=False)
         self._graphs.move_to_end(key)
         return self._graphs[key]
 
@@ -292,8 +303,12 @@ class _Layer:
         header, name = head.header, head.header.architecture
         if head.is_offloaded or target.is_offloaded:
             raise UsageError("this head or its target is on a GPU")
-        if str(header.metadata.get(f"{name}.rope.scaling.type", "none")) != "none":
+        scaling = {key for key in header.metadata if key.startswith(f"{name}.rope.scal")}
+        if scaling and (len(scaling) > 1 or header.metadata.get(f"{name}.rope.scaling.type") != "none"):
             raise UsageError("the positions of this head are scaled")
+        is_tied = "output.weight" not in target.header.tensors
+        if is_tied and "token_embd.weight" not in header.tensors and not have_exact_kernels():
+            raise UsageError("this build may keep the embeddings of this target in another layout")
         weights = {name.removesuffix(".weight"): head.tensor(name) for name in header.tensors}
         weights |= {name: target.tensor(f"{name}.weight") for name in ("token_embd", "output") if name not in weights}
         if None in weights.values():
@@ -379,6 +394,6 @@ class _Layer:
         return memory.op("mul", memory.op("rms_norm", tensor, self.epsilon), self.weights[name])
 
     def _rotated(self, memory: Tensors, tensor: Any, positions: Any) -> Any:
-        factors = self.weights.get("blk.0.rope_freqs") or self.weights.get("rope_freqs")
+        factors = self.weights.get("rope_freqs")
         scaling = 1.0, 0.0, 1.0, 0.0, 0.0  # of positions that are not scaled
         return memory.op("rope_ext", tensor, positions, factors, self.rotated, 0, 0, self.base, *scaling)

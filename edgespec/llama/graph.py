@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from functools import cache
 from typing import Any
-from weakref import finalize
+from weakref import finalize as finalizer
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,12 @@ _OPERATIONS = {
     "swiglu_split": "pp",
     "view_3d": "plllsss",
 }
+
+
+def finalize(owner: object, function: Any, native: Any) -> None:
+    """Free something native together with its owner; at the end of the process the system does, as a thread may still
+    use it."""
+    finalizer(owner, function, native).atexit = False
 
 
 class _Params(ctypes.Structure):

@@ -133,12 +133,49 @@ def test_graphs_are_kept_and_the_oldest_leave(
         context.forget(0)
         context.decode_filler(0, [True] * width)
     assert built == [1, 2, 3, 4, 2]
+    for width in (40, 50, 40):  # of these, one is kept
+        context.decode_filler(context.length(0), [False] * width)
+    assert built[5:] == [40, 50, 40]
+
+
+def test_a_row_does_not_keep_what_was_mixed_into_the_last_one(both: tuple[EagleContext, HeadContext]) -> None:
+    context = both[0]
+    context.decode_filler(0, [True, True])
+    outside = np.isneginf(context.logits(0)).nonzero()[0]
+    context.logits(0)[outside] = 1
+    assert np.isneginf(context.logits(1)[outside]).all()
+
+
+def test_a_closed_context_decodes_nothing(both: tuple[EagleContext, HeadContext]) -> None:
+    both[0].decode_filler(0, [True])
+    both[0].close()
+    with pytest.raises(UsageError, match="closed"):
+        both[0].decode_filler(1, [True])
+
+
+def test_shared_embeddings_in_another_layout_are_left_to_llama_cpp(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tied = write_model(tmp_path / "tied.gguf", "llama", n_layers=4, tensors={"output.weight": None})
+    with (
+        Model(tied) as target,
+        Context(target, n_ctx=64, threads=1) as context,
+        Model(write_head(tmp_path / "head.gguf")) as model,
+    ):
+        EagleContext(model, context, **HOW).close()
+        monkeypatch.setattr(eagle_context, "have_exact_kernels", lambda: False)
+        with pytest.raises(UsageError, match="layout"):
+            EagleContext(model, context, **HOW)
 
 
 @pytest.mark.parametrize(
     ("settings", "metadata"),
-    [({"cache_type_k": "q8_0"}, {}), ({}, {"eagle3.rope.scaling.type": "linear", "eagle3.rope.scaling.factor": 2.0})],
-    ids=["a quantised cache", "scaled positions"],
+    [
+        ({"cache_type_k": "q8_0"}, {}),
+        ({}, {"eagle3.rope.scaling.type": "linear", "eagle3.rope.scaling.factor": 2.0}),
+        ({}, {"eagle3.rope.scaling.factor": 2.0}),
+    ],
+    ids=["a quantised cache", "scaled positions", "scaled, as llama.cpp assumes"],
 )
 def test_llama_cpp_decodes_what_this_graph_cannot(
     target: Context, tmp_path: Path, settings: dict[str, Any], metadata: dict[str, Any]
