@@ -100,6 +100,15 @@ class Sampler:
         self._forbidding = [name for name, forbids in forbidding.items() if forbids]
         self._keep = keep
         self._dry = Dry(settings, breakers or {}) if settings.uses_dry else None
+        # Penalties then lower only the logits of tokens of the text: if the peak is no such token, it stays the peak.
+        self._spares_new = (
+            settings.takes_peak
+            and logprobs is None
+            and not self._forbidding
+            and not settings.logit_bias
+            and settings.repeat_penalty >= 1
+            and min(settings.presence_penalty, settings.frequency_penalty, settings.dry_multiplier) >= 0
+        )
 
     @property
     def reads_prefix(self) -> bool:
@@ -111,6 +120,8 @@ class Sampler:
 
         Raises ValueError if the row has no finite logit, or a NaN, and NothingAllowedError.
         """
+        if self._spares_new and row.shape == (self.n_vocab,) and (best := peak(row)) not in tokens:
+            return Choice(best)
         adjusted = self._checked(row, tokens)
         if self.settings.takes_peak:
             return self._choice(adjusted, peak(adjusted))

@@ -26,38 +26,10 @@ import httpx2 as httpx
 
 CLIENT = httpx.Client(timeout=600)  # making one takes longer than the first token of a small model
 SYSTEM = "You are a helpful assistant. Answer in plain words, and keep your answers short. " * 4
-WORDS = [
-    "apple",
-    "bridge",
-    "candle",
-    "desert",
-    "engine",
-    "forest",
-    "garden",
-    "harbour",
-    "island",
-    "journey",
-    "kitchen",
-    "ladder",
-    "market",
-    "needle",
-    "orchard",
-    "paper",
-    "quarry",
-    "river",
-    "station",
-    "temple",
-    "umbrella",
-    "village",
-    "window",
-    "yellow",
-    "zebra",
-    "answer",
-    "bottle",
-    "circle",
-    "dragon",
-    "evening",
-]
+WORDS = (
+    *("apple", "bridge", "candle", "desert", "engine", "forest", "garden", "harbour", "island", "journey", "kitchen"),
+    *("ladder", "market", "needle", "orchard", "paper", "quarry", "river", "station", "temple", "umbrella", "village"),
+)
 
 
 class Result(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -135,6 +136,22 @@ def test_greedy_looks_at_the_prefix_with_the_accepted_tokens() -> None:
     for position in range(3):
         tokens.append(sampler.choose(row, tokens, position).id)
     assert tokens == [0, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "raised", [{}, {"presence_penalty": -2.0}, {"repeat_penalty": 0.5}, {"logit_bias": ((3, 4.0),)}]
+)
+def test_greedy_chooses_the_same_whether_or_not_the_whole_row_is_adjusted(raised: dict[str, Any]) -> None:
+    penalties = replace(
+        GREEDY, **{"repeat_penalty": 1.3, "frequency_penalty": 0.4, "dry_multiplier": 0.8, "dry_base": 1.75} | raised
+    )
+    random, changed = np.random.default_rng(5), 0
+    for n in range(200):
+        row, text = random.standard_normal(20).astype(np.float32).round(1), random.integers(0, 20, n % 60).tolist()
+        chosen = Sampler(penalties, 0, 0, 20).choose(row, text, n).id
+        assert chosen == Sampler(penalties, 0, 0, 20, logprobs=0).choose(row, text, n).id
+        changed += chosen != row.argmax()
+    assert changed > 20
 
 
 def test_greedy_with_typical_p_chooses_among_the_typical_tokens() -> None:
