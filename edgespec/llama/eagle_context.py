@@ -86,11 +86,9 @@ class EagleContext(Closable):
         self._last: _Graph | None = None
         self._places: dict[int, int] = {}
         self._watched: CancelFlag | None = None
-        self._is_closed = False
 
     def close(self) -> None:
         """Free the cache and the graphs; later decodes raise UsageError."""
-        self._is_closed = True
         self._graphs.clear()
         self._last = self._cache = self._keys = self._values = None
 
@@ -155,7 +153,7 @@ class EagleContext(Closable):
 
         The graphs that were used last are kept, of wide ones, whose work takes much memory, only one.
         """
-        if self._is_closed:
+        if self._cache is None:
             raise UsageError("this model is closed")
         if key not in self._graphs:
             wide = [other for other in self._graphs if min(key[0], other[0]) > NARROW]

@@ -4,10 +4,10 @@
     llama-server -m model.gguf --port 8081 -np 8 -c 32768
     python scripts/lab/bench_server.py edgespec=http://127.0.0.1:8080 llama-server=http://127.0.0.1:8081
 
-Start the servers first, with a slot for each client and the same context. In each turn, so many clients ask at the same
-time, each with a prompt of its own after a common system prompt, and then ask the same again: "cached" is the first
-token of a prompt that the server has just read. Servers answer in turn, while the others do nothing. The table on
-stdout, in Markdown, has medians over turns and clients.
+Start the servers first, with a slot for each client and the same context. In each turn, several clients ask at the same
+time, each with a different prompt after a common system prompt, and then ask the same again: "cached" is the first
+token of a prompt that the server has just read. Only one server is asked at a time. The table on stdout, in Markdown,
+has medians over turns and clients.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def measured(
 
 
 def asked(url: str, prompts: list[str], tokens: int) -> list[Result]:
-    """Return the results of clients that ask at the same time."""
+    """Return the results of one client for each prompt, which ask at the same time."""
     with ThreadPoolExecutor(len(prompts)) as pool:
         return list(pool.map(lambda prompt: answer(url, prompt, tokens), prompts))
 
