@@ -100,28 +100,26 @@ class Sampler:
         self._forbidding = [name for name, forbids in forbidding.items() if forbids]
         self._keep = keep
         self._dry = Dry(settings, breakers or {}) if settings.uses_dry else None
-        # Penalties then lower only the logits of tokens of the text: if the peak is no such token, it stays the peak.
-        self._spares_new = (
-            settings.takes_peak
-            and logprobs is None
-            and not self._forbidding
-            and not settings.logit_bias
-            and settings.repeat_penalty >= 1
-            and min(settings.presence_penalty, settings.frequency_penalty, settings.dry_multiplier) >= 0
-        )
 
     @property
     def reads_prefix(self) -> bool:
         """True if the candidates depend on the previous tokens not only through the logits."""
         return self.settings.penalizes or self._dry is not None or self.constraint is not None
 
+    @property
+    def _keeps_new_peak(self) -> bool:
+        """True if the highest logit stays the highest one, unless its token is in the text."""
+        settings = self.settings
+        is_free = self.constraint is None and not self.banned  # a constraint may be set in the middle of an answer
+        return is_free and self.logprobs is None and settings.takes_peak and settings.only_lowers
+
     def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
         """Choose the token that follows the prefix `tokens`; `row`, float32[V], holds the logits after this prefix.
 
         Raises ValueError if the row has no finite logit, or a NaN, and NothingAllowedError.
         """
-        if self._spares_new and row.shape == (self.n_vocab,) and (best := peak(row)) not in tokens:
-            return Choice(best)
+        if self._keeps_new_peak and row.shape == (self.n_vocab,) and (best := peak(row)) not in tokens:
+            return Choice(best)  # without the work of adjusting the row
         adjusted = self._checked(row, tokens)
         if self.settings.takes_peak:
             return self._choice(adjusted, peak(adjusted))

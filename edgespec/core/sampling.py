@@ -97,6 +97,12 @@ class SamplingSettings:
         return self.repeat_last_n != 0 and strength
 
     @property
+    def only_lowers(self) -> bool:
+        """True if bias, penalties and DRY lower the logits of tokens of the text, and change no others."""
+        strengths = self.presence_penalty, self.frequency_penalty, self.dry_multiplier, self.repeat_penalty - 1
+        return not self.logit_bias and min(strengths) >= 0
+
+    @property
     def uses_dry(self) -> bool:
         """True if logits depend on repetitions in the text before."""
         return self.dry_multiplier != 0 and self.dry_base >= 1 and self.dry_penalty_last_n != 0
@@ -236,9 +242,8 @@ def _at_least_kth(values: FloatRow, k: int) -> Indices:
 
 
 def _penalize(row: FloatRow, settings: SamplingSettings, window: Sequence[int]) -> None:
-    counts = Counter(window)  # np.unique is several times as slow for so few
-    if max(counts) >= len(row):
-        counts = Counter({token: count for token, count in counts.items() if token < len(row)})
+    # np.unique is several times as slow for a usual window
+    counts = {token: count for token, count in Counter(window).items() if token < len(row)}
     seen = np.array([*counts], np.intp)
     logits = row[seen]
     if settings.repeat_penalty != 1:

@@ -8,9 +8,10 @@ and the rows have the head's own tokens. The weights are those of the model that
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import default_threads
 from edgespec.llama.model import Model
 
-MOST_GRAPHS, NARROW = 12, 8  # graphs that are kept, and the most tokens of all but one of them
+MOST_GRAPHS, NARROW = 12, 8  # graphs of a kind that are kept, and the most tokens of all but one of them
 CELLS_STEP = 256  # a graph reads a multiple of so many cells
 LARGE = 2**21  # numbers of a head from which several threads pay off
 
@@ -80,17 +81,18 @@ class EagleContext(Closable):
         for tensor in (self._keys, self._values):
             view(tensor, F16, size, width).fill(0)  # a cell that is masked still must be a number
         self._processor = Processor(threads)
-        self._graphs = OrderedDict[tuple[int, ...], _Graph]()
+        self._encoder: Callable[..., _Graph] = _Kept(self._layer.encoder)
+        self._decoder: Callable[..., _Decoder] = _Kept(partial(self._layer.decoder, self._keys, self._values))
         self._ids = read_ids(header) if "d2t" in header.tensors else np.arange(self._layer.n_rows)
         self._logits: FloatRow = np.full(max(target.model.n_vocab, self._layer.n_rows), -np.inf, np.float32)
-        self._last: _Graph | None = None
+        self._last: _Decoder | None = None
         self._places: dict[int, int] = {}
         self._watched: CancelFlag | None = None
 
     def close(self) -> None:
         """Free the cache and the graphs; later decodes raise UsageError."""
-        self._graphs.clear()
-        self._last = self._cache = self._keys = self._values = None
+        self._encoder = self._decoder = _closed
+        self._last = self._cache = None
 
     def watch(self, cancel: CancelFlag | None) -> None:
         """Let `cancel` stop decodes from now on; None stops watching."""
@@ -100,7 +102,7 @@ class EagleContext(Closable):
 
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return float32[n, D], the states of n tokens, from float32[n, F], the inputs of the layers `reads`."""
-        graph = self._graph(len(features))
+        graph = self._encoder(len(features))
         graph.inputs[:, graph.inputs.shape[1] - features.shape[1] :] = features
         self._processor.compute(graph.native)
         return graph.states.copy()
@@ -111,7 +113,7 @@ class EagleContext(Closable):
             raise CancelledError
         rows = [place for place, wanted in enumerate(batch.wanted) if wanted]
         cells = self._cells.add(batch)
-        graph = self._graph(batch.size, self._cells.used, max(1, len(rows)))
+        graph = self._decoder(batch.size, self._cells.used, max(1, len(rows)))
         graph.tokens[:], graph.positions[:], graph.cells[:] = batch.tokens, batch.positions, cells
         graph.inputs[:] = tokens_states
         self._cells.mask(batch, graph.mask)
@@ -147,22 +149,6 @@ class EagleContext(Closable):
         assert self._last is not None
         state: NDArray[np.float32] = self._last.states[index].copy()
         return state
-
-    def _graph(self, *key: int) -> _Graph:
-        """Return the graph that encodes n tokens, or decodes n tokens, reading c cells, and computes r rows of logits.
-
-        The graphs that were used last are kept, of wide ones, whose work takes much memory, only one.
-        """
-        if self._cache is None:
-            raise UsageError("this model is closed")
-        if key not in self._graphs:
-            wide = [other for other in self._graphs if min(key[0], other[0]) > NARROW]
-            for other in wide or [*self._graphs][: len(self._graphs) + 1 - MOST_GRAPHS]:
-                del self._graphs[other]
-            layer = self._layer
-            self._graphs[key] = layer.encoder(*key) if len(key) == 1 else layer.decoder(self._keys, self._values, *key)
-        self._graphs.move_to_end(key)
-        return self._graphs[key]
 
     # --- sequences ------------------------------------------------------------------------------------------------
 
@@ -265,18 +251,48 @@ class _Cells:
 
 @dataclass(slots=True)
 class _Graph:
-    """A graph, and its inputs and results as arrays."""
+    """A graph that computes states, with its inputs and results as arrays."""
 
     native: Any
     memory: Tensors
     inputs: NDArray[np.float32]
     states: NDArray[np.float32]
-    tokens: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    positions: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    cells: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    rows: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
-    mask: NDArray[np.float16] = field(default_factory=lambda: np.empty((0, 0), np.float16))
-    logits: NDArray[np.float32] = field(default_factory=lambda: np.empty((0, 0), np.float32))
+
+
+@dataclass(slots=True)
+class _Decoder(_Graph):
+    """A graph that computes logits too."""
+
+    tokens: NDArray[np.int32]
+    positions: NDArray[np.int32]
+    cells: NDArray[np.int64]
+    rows: NDArray[np.int32]
+    mask: NDArray[np.float16]
+    logits: NDArray[np.float32]
+
+
+Graph = TypeVar("Graph", bound=_Graph)
+
+
+class _Kept(Generic[Graph]):
+    """Makes graphs by their sizes, the number of tokens first, and keeps those used last; of wide ones, whose work
+    takes much memory, only one."""
+
+    def __init__(self, make: Callable[..., Graph]) -> None:
+        self._make, self._known = make, OrderedDict[tuple[int, ...], Graph]()
+
+    def __call__(self, *sizes: int) -> Graph:
+        if sizes not in self._known:
+            wide = [other for other in self._known if min(sizes[0], other[0]) > NARROW]
+            for other in wide or [*self._known][: len(self._known) + 1 - MOST_GRAPHS]:
+                del self._known[other]
+            self._known[sizes] = self._make(*sizes)
+        self._known.move_to_end(sizes)
+        return self._known[sizes]
+
+
+def _closed(*sizes: int) -> NoReturn:
+    raise UsageError("this model is closed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,11 +314,11 @@ class _Layer:
     @classmethod
     def of(cls, head: Model, target: Model) -> _Layer:
         """Return the layer of a head. Raises UsageError if it cannot be decoded here."""
-        header, name = head.header, head.header.architecture
+        header, kind = head.header, head.header.architecture
         if head.is_offloaded or target.is_offloaded:
             raise UsageError("this head or its target is on a GPU")
-        scaling = {key for key in header.metadata if key.startswith(f"{name}.rope.scal")}
-        if scaling and (len(scaling) > 1 or header.metadata.get(f"{name}.rope.scaling.type") != "none"):
+        scaling = {key for key in header.metadata if key.startswith(f"{kind}.rope.scal")}
+        if scaling and (len(scaling) > 1 or header.metadata.get(f"{kind}.rope.scaling.type") != "none"):
             raise UsageError("the positions of this head are scaled")
         is_tied = "output.weight" not in target.header.tensors
         if is_tied and "token_embd.weight" not in header.tensors and not have_exact_kernels():
@@ -321,10 +337,10 @@ class _Layer:
             n_heads=n_heads,
             n_shared=(header.head_counts("attention.head_count_kv") or [n_heads])[0],
             head_size=size,
-            epsilon=float(str(header.metadata[f"{name}.attention.layer_norm_rms_epsilon"])),
+            epsilon=float(str(header.metadata[f"{kind}.attention.layer_norm_rms_epsilon"])),
             rotated=header.number("rope.dimension_count", size),
-            base=float(str(header.metadata.get(f"{name}.rope.freq_base", 10000.0))),
-            normed_residual=bool(header.metadata.get(f"{name}.norm_before_residual", False)),
+            base=float(str(header.metadata.get(f"{kind}.rope.freq_base", 10000.0))),
+            normed_residual=bool(header.metadata.get(f"{kind}.norm_before_residual", False)),
         )
 
     def encoder(self, n: int) -> _Graph:
@@ -341,7 +357,7 @@ class _Layer:
         arrays[0].fill(0)
         return _Graph(native, memory, *arrays)
 
-    def decoder(self, keys: Any, values: Any, n: int, n_cells: int, n_rows: int) -> _Graph:
+    def decoder(self, keys: Any, values: Any, n: int, n_cells: int, n_rows: int) -> _Decoder:
         """Return the graph of n tokens that read the first cells of a cache, and of the logits after some of them."""
         memory, weights = Tensors(), self.weights
         op, kv = memory.op, self.n_shared * self.head_size
@@ -375,7 +391,7 @@ class _Layer:
         chosen = self._normed(memory, op("get_rows", states, rows), "output_norm")
         logits = op("mul_mat", weights["output"], chosen)
         memory.allocate()
-        return _Graph(
+        return _Decoder(
             memory.graph(*stored, states, logits),
             memory,
             view(inputs, F32, n, self.width),

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -239,9 +239,9 @@ def network_drafter(head: Header, target: Model, width: int, successors: Success
 
     def product(name: str) -> Product:
         matrix = values(f"{name}.weight")
-        return Product(matrix, several if matrix.size > LARGE else single)
+        return Product(matrix, processor(threads if matrix.size > LARGE else 1))
 
-    single, several = Processor(1), Processor(threads)
+    processor = cache(Processor)
     count = head.number("block_count")
     network = Network(
         [product(f"head.{k}.up") for k in range(count)],

@@ -22,9 +22,9 @@ from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
-import httpx2 as httpx
+import httpx2
 
-CLIENT = httpx.Client(timeout=600)  # making one takes longer than the first token of a small model
+CLIENT = httpx2.Client(timeout=600)  # making one takes longer than the first token of a small model
 SYSTEM = "You are a helpful assistant. Answer in plain words, and keep your answers short. " * 4
 WORDS = (
     *("apple", "bridge", "candle", "desert", "engine", "forest", "garden", "harbour", "island", "journey", "kitchen"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -152,6 +153,22 @@ def test_greedy_chooses_the_same_whether_or_not_the_whole_row_is_adjusted(raised
         assert chosen == Sampler(penalties, 0, 0, 20, logprobs=0).choose(row, text, n).id
         changed += chosen != row.argmax()
     assert changed > 20
+
+
+def test_a_constraint_that_is_set_in_the_middle_of_an_answer_holds() -> None:
+    class Only:
+        is_narrow = True
+
+        def allowed(self, tokens: Sequence[int]) -> npt.NDArray[np.bool_]:
+            return np.array([False, False, False, True, False])
+
+        def forced(self, tokens: Sequence[int]) -> list[int]:
+            return []
+
+    sampler, row = Sampler(GREEDY, 0, 0, 5), np.arange(5, dtype=np.float32)
+    assert sampler.choose(row, [1], 1).id == 4
+    sampler.constraint = Only()
+    assert sampler.choose(row, [1], 1).id == 3
 
 
 def test_greedy_with_typical_p_chooses_among_the_typical_tokens() -> None:

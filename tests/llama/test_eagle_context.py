@@ -122,13 +122,13 @@ def test_graphs_are_kept_and_the_oldest_leave(
 ) -> None:
     monkeypatch.setattr(eagle_context, "MOST_GRAPHS", 3)
     context, built = both[0], list[int]()
-    decoder = eagle_context._Layer.decoder
+    decoder = context._decoder
 
-    def counted(layer: Any, keys: Any, values: Any, n: int, *sizes: int) -> Any:
+    def counted(n: int, *sizes: int) -> Any:
         built.append(n)
-        return decoder(layer, keys, values, n, *sizes)
+        return decoder(n, *sizes)
 
-    monkeypatch.setattr(eagle_context._Layer, "decoder", counted)
+    monkeypatch.setattr(context, "_decoder", eagle_context._Kept(counted))
     for width in (1, 2, 1, 3, 4, 1, 2):
         context.forget(0)
         context.decode_filler(0, [True] * width)
