@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.records import PolicyVerdict
+from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.events import Progress, TokenEvent
 from edgespec.history import Turn
 from edgespec.runtime.options import DraftingOptions

@@ -20,7 +20,7 @@ from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_ch
 from edgespec.chat.states import ChatStates
 from edgespec.chat.tool_use import ToolUse
 from edgespec.closable import Closable
-from edgespec.core.policy.records import PolicyVerdict
+from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import CONTEXT_FULL, Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn

@@ -12,7 +12,7 @@ from edgespec.text.figures import counted, faster, percent, rate
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from edgespec.core.policy.records import PolicyVerdict
+    from edgespec.core.policy.policy import PolicyVerdict
 
 
 def footer(

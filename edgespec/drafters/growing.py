@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from edgespec.core.candidates import DraftCandidate, draft_candidates, unsure
-from edgespec.core.policy.calibration import PRIOR, Calibration, Calibrations
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext, Drafter
+from edgespec.drafters.calibration import PRIOR, Calibration, Calibrations
 from edgespec.drafters.tree import ROOT, Tree
 
 Known = TypeVar("Known")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -28,7 +29,7 @@ from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
-VERSION = 6
+VERSION = 7
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 3  # time limit, tokens before each pass, and passes per width
@@ -72,28 +73,50 @@ def measure_passes(
     *,
     depth: int = 128,
     repeat: int = 5,
+    limit_s: float = math.inf,
+    expected: Callable[[int], float] = float,
     progress: Callable[[float], None] | None = None,
 ) -> dict[int, float]:
-    """Return the median seconds of a pass for each width, after `depth` tokens.
+    """Return the seconds of a pass for each width, after `depth` tokens: medians of `repeat` passes.
 
-    Widths are measured alternately, so that a busy moment does not hit one width only, after a warm-up round. Each
-    token asks for its logits, and the context must have room for them. Uses sequence 0 of the context, which is empty
-    afterwards.
+    Each pass is compared with a pass of the first width before it and one after it, so that other programs and turbo
+    clocks hardly matter. Each token asks for its logits, and the context must have room for them. If `limit_s` seconds
+    are not enough, the tokens before are left out, and the last widths; `expected` returns about what a pass costs,
+    in passes over one token. Uses sequence 0 of the context, which is empty afterwards.
     """
+    first, *others = widths
     depth = max(1, min(depth, context.n_ctx - max(widths)))
-    times: dict[int, list[float]] = {width: [] for width in widths}
+    firsts, ratios = list[float](), dict[int, list[float]]()
+
+    def first_pass() -> float:
+        firsts.append(_timed_pass(context, first, depth))
+        return firsts[-1]
+
     try:
         context.forget(0)
-        for turn in range(repeat + 1):
-            for place, width in enumerate(widths):
-                seconds = _timed_pass(context, width, depth)
-                if turn:
-                    times[width].append(seconds)
+        _timed_pass(context, first, 0)  # the first pass of a model is slower
+        before_s = _timed_pass(context, first, 0)
+        started_s = perf_counter()
+        if before_s * expected(depth) > PREFIX_SHARE * limit_s:
+            depth = 0
+        else:
+            before_s = first_pass()
+        for turn in range(repeat):
+            for place, width in enumerate(others or [first]):
+                expected_s = before_s * (2 + expected(width) / expected(first))
+                if expected_s <= limit_s - (perf_counter() - started_s):
+                    seconds = _timed_pass(context, width, depth)
+                    _timed_pass(context, first, depth)  # builds the graph of this width again
+                    after_s = first_pass()
+                    if min(before_s, seconds, after_s) > 0:
+                        ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))
+                    before_s = after_s
                 if progress is not None:
-                    progress((turn * len(widths) + place + 1) / ((repeat + 1) * len(widths)))
+                    progress((turn * len(others or [first]) + place + 1) / (repeat * len(others or [first])))
     finally:
         context.forget(0)
-    return {width: median(taken) for width, taken in times.items()}
+    first_s = median(firsts or [before_s])
+    return {first: first_s} | {width: first_s * median(each) for width, each in ratios.items() if width != first}
 
 
 def _timed_pass(context: DecodingContext, width: int, depth: int) -> float:
@@ -122,101 +145,66 @@ def _spread_out(widths: Sequence[int]) -> list[int]:
 
 class CostModelCache:
     """The measurements of a target and its drafters: costs, acceptance, and a draft-length policy for each set of
-    drafters.
+    drafters. Target passes are padded to `least_width` tokens.
 
-    `compiles` is true if one of the models is on a device that compiles kernels when they are first used. `note` is
-    called with a message if saved measurements cannot be used.
+    `compiles` is true if one of the models is on a device that compiles kernels when they are first used.
     """
 
     def __init__(
-        self,
-        context: Context,
-        drafters: Iterable[Drafter],
-        least_width: int,
-        note: Callable[[str], None],
-        *,
-        compiles: bool = False,
+        self, context: Context, drafters: Iterable[Drafter], least_width: int, *, compiles: bool = False
     ) -> None:
-        self._drafters, self._compiles = {drafter.name: drafter for drafter in drafters}, compiles
-        self.costs = self._new_costs(context)
+        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self.costs = Costs(
+            assumed_shape(context.model),
+            {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s},
+            least_width=least_width,
+            compiles=compiles,
+            threads=context.threads,
+        )
+        self.costs.use_threads(context.threads_now)
+        context.on_threads = self.costs.use_threads
         self._paces: dict[tuple[str, int], MeasuredPolicy] = {}
-        self._least_width = least_width
-        self._facts = facts = {
+        self._facts = {
             "version": VERSION,
             "build": build_id(),
             "target": context.fingerprint,
             "least_width": least_width,
             "drafts": [drafter.fingerprint for drafter in self._drafters.values() if drafter.fingerprint],
         }
-        self._name = cache_name("pace", facts)
+        self._name = cache_name("pace", self._facts)
         self._saved_s = perf_counter()
-        stored = read_cache(self._name)
-        if stored is not None:
-            try:
-                self._restore(json.loads(stored))
-            except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
-                note(f"the saved measurements of this pair cannot be read; measuring again ({error})")
-                self.costs, self._paces = self._new_costs(context), {}
-
-    def _new_costs(self, context: Context) -> Costs:
-        assumed = {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s}
-        costs = Costs(assumed_shape(context.model), assumed, compiles=self._compiles, threads=context.threads)
-        costs.use_threads(context.threads_now)
-        context.on_threads = costs.use_threads
-        return costs
+        if (stored := read_cache(self._name)) is not None:
+            self._restore(json.loads(stored))
 
     def measure(self, context: Context, widest: int, progress: Callable[[float], None]) -> None:
         """Measure passes of up to `widest` tokens, within about a second, if they are unknown or a check fails.
 
         If the model is too slow for that, some widths are left out, and the others are measured with an empty cache.
         """
-        widths = sorted({max(self._least_width, width) for width in pass_widths(widest - 1)})[1:]
+        narrow, *widths = sorted({max(self.costs.least_width, width) for width in pass_widths(widest - 1)})
+        measured = partial(measure_passes, context, depth=MEASURED_DEPTH, expected=self.costs.target, progress=progress)
         if self.costs.is_measured:
             checked = [width for width in CHECKED if width in widths] or widths[:2]
             for turns in (1, TURNS):  # one disturbed pass is no reason to measure everything
-                if self.costs.knows(self._measured(context, checked, CHECK_S, turns, progress), TOLERANCE):
+                seconds = measured([narrow, *checked], repeat=turns, limit_s=CHECK_S)
+                self.costs.observe_plain(narrow, seconds[narrow])
+                if self.costs.knows(self._costs(seconds), TOLERANCE):
                     return
             self.costs.forget_target()
-        for width, cost in self._measured(context, _spread_out(widths), MEASURE_S, TURNS, progress).items():
-            self.costs.set_target(width, cost)
+        self._learn(measured([narrow, *_spread_out(widths)], repeat=TURNS, limit_s=MEASURE_S))
 
-    def _measured(
-        self, context: Context, widths: Sequence[int], limit_s: float, turns: int, progress: Callable[[float], None]
-    ) -> dict[int, float]:
-        """Return the costs of passes of these widths, in this order and `turns` times, as far as the time allows.
+    def _costs(self, seconds: dict[int, float], depth: int = 0) -> dict[int, float]:
+        """Return the costs of passes that took so long, of which the first is the narrowest."""
+        narrow = next(iter(seconds))
+        plain_s = seconds[narrow] / self.costs.target(narrow, depth)
+        return {width: taken / plain_s for width, taken in seconds.items() if width != narrow}
 
-        Each is compared with a pass of the narrowest width before it and one after it.
-        """
-        narrow, costs = self._least_width, self.costs
-        depth = max(1, min(MEASURED_DEPTH, context.n_ctx - max([narrow, *widths])))
-        ratios: dict[int, list[float]] = {}
-        try:
-            context.forget(0)
-            _timed_pass(context, narrow, 0)  # warm up: the first pass of a model is slower
-            warm = {narrow}
-            before_s = _timed_pass(context, narrow, 0)
-            costs.observe_plain(narrow, before_s, warm=True)
-            started_s = perf_counter()
-            if before_s * costs.target(depth) > PREFIX_SHARE * limit_s:
-                depth = 0
-            for turn in range(turns):
-                for place, width in enumerate(widths):
-                    expected_s = before_s * (2 + costs.target(width) / costs.target(narrow))
-                    if expected_s <= limit_s - (perf_counter() - started_s):
-                        if self._compiles and width not in warm:  # the first pass may compile kernels for minutes
-                            started_s += _timed_pass(context, width, depth)
-                            warm.add(width)
-                        seconds = _timed_pass(context, width, depth)
-                        _timed_pass(context, narrow, depth)  # builds the graph of this width again
-                        after_s = _timed_pass(context, narrow, depth)
-                        costs.observe_plain(narrow, after_s, warm=True)
-                        if min(before_s, seconds, after_s) > 0:
-                            ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))
-                        before_s = after_s
-                    progress((turn * len(widths) + place + 1) / (turns * len(widths)))
-        finally:
-            context.forget(0)
-        return {width: costs.target(narrow) * median(each) for width, each in ratios.items()}
+    def _learn(self, seconds: dict[int, float], depth: int = 0) -> None:
+        """Replace the costs of target passes by those of passes that took so long."""
+        narrow = next(iter(seconds))
+        self.costs.observe_plain(narrow, seconds[narrow], depth)
+        for width, cost in self._costs(seconds, depth).items():
+            self.costs.put(("target", width), cost, depth)
 
     def measured_now(
         self,
@@ -233,18 +221,14 @@ class CostModelCache:
         ("step").
         """
         step = dict[str, float]()
-        target = measure_passes(context, list(widths), depth=depth, repeat=repeat, progress=progress)
-        narrow = min(target)
-        self.costs.observe_plain(narrow, target[narrow], depth, warm=True)
-        for width, seconds in target.items():
-            if width > narrow:
-                self.costs.set_target(width, self.costs.target(narrow, depth) * seconds / target[narrow], depth)
+        target = measure_passes(context, sorted(widths), depth=depth, repeat=repeat, progress=progress)
+        self._learn(target, depth)
         for model in models:
             try:
                 step[model.name] = measure_passes(model.context, [1], depth=depth, repeat=2 * repeat)[1]
             finally:
                 model.forget()
-            self.costs.observe_step(model.name, step[model.name], depth, warm=True)
+            self.costs.put(("step", model.name, 1, 1), step[model.name] / self.costs.plain_s, depth)
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step}
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> MeasuredPolicy:
@@ -252,7 +236,7 @@ class CostModelCache:
         names = sorted(drafters)
         key = ",".join(names), leaves
         if key not in self._paces:
-            self._paces[key] = MeasuredPolicy(self.costs, self._least_width, leaves, max(1, len(names)))
+            self._paces[key] = MeasuredPolicy(self.costs, leaves, max(1, len(names)))
         return self._paces[key]
 
     def steps_without_gain(self, drafter: str) -> int | None:
@@ -280,7 +264,7 @@ class CostModelCache:
     def _restore(self, state: dict[str, Any]) -> None:
         self.costs.restore(state["costs"])
         for drafters, leaves, learnt in state["paces"]:
-            self.pace(str(drafters).split(","), int(leaves)).restore(learnt)
+            self.pace(drafters.split(","), leaves).restore(learnt)
         for name, learnt in state["drafters"].items():
             if name in self._drafters:
                 self._drafters[name].restore(learnt)

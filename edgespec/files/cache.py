@@ -1,4 +1,7 @@
-"""Results in the cache folder, by name. What cannot be read or written is worked out again."""
+"""Results in the cache folder, by name. What cannot be read or written is worked out again.
+
+The first line of a file is the digest of the rest, so whatever is read is what was written.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,9 @@ def read_cache(name: str) -> str | None:
     """Return what `write_cache` stored under `name`; None if it cannot be read."""
     file = cache_dir() / name
     with optional(file):
-        try:
-            return file.read_text(encoding="utf-8")
-        except ValueError:  # not text, so not written by edgespec
-            return None
+        digest, _, stored = file.read_bytes().partition(b"\n")
+        if digest.decode(errors="replace") == sha256(stored).hexdigest():
+            return stored.decode()
     return None
 
 
@@ -31,4 +33,4 @@ def write_cache(name: str, text: str) -> None:
     file = cache_dir() / name
     with optional(file):
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, text)
+        write_whole(file, f"{sha256(text.encode()).hexdigest()}\n{text}")

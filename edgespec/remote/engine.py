@@ -28,7 +28,7 @@ from edgespec.settings import LoadSettings, Message, Request
 from edgespec.text.printable import one_line
 
 if TYPE_CHECKING:
-    from edgespec.core.policy.records import PolicyVerdict
+    from edgespec.core.policy.policy import PolicyVerdict
 
 PROBE_S = 1.0  # between questions to a lost server
 MOST_COUNTS = 64  # prompts whose length is remembered

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.records import PolicyVerdict
+from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError
 from edgespec.events import COMPLETE, CONTEXT_FULL, TokenEvent
 from edgespec.remote.engine import RemoteEngine

@@ -217,9 +217,9 @@ class ModelSession(Closable):
         least_width = max(1, self.guarantee.least_width)
         compiles = any(context.model.is_offloaded for context in self.contexts)
         drafters = self.drafters.values()
-        self.tuning = CostModelCache(self.context, drafters, least_width, self._note, compiles=compiles)
+        self.tuning = CostModelCache(self.context, drafters, least_width, compiles=compiles)
         if self.drafters and settings.pace == "auto":
-            for context in self.contexts[1:]:
+            for context in self.contexts:
                 if context.model.is_offloaded:
                     warm_up(context)
             widest = min(1 + self.n_max, self.engine.scheduler.most_rows)

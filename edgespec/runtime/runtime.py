@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.measured import MeasuredPolicy
-from edgespec.core.policy.records import PolicyVerdict
+from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.dialects.grammar import bare_schema
 from edgespec.drafters.model import ModelDrafter

@@ -8,7 +8,7 @@ import pytest
 
 from edgespec.cli.footer import exactness, explanation, footer
 from edgespec.core.draft import Draft
-from edgespec.core.policy.records import PolicyVerdict
+from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.records import PolicyVerdict
+from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.events import FinishReason, TokenEvent

@@ -8,61 +8,55 @@ the last few of them only, and every other time is compared with it.
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+MEMORY, PLAIN_MEMORY = 8, 4  # measurements that an estimate remembers, and plain passes in the time of a plain pass
+SPIKE = 0.5  # most that a measurement counts as off, in logarithms: the process may have been switched out
+PLAIN_EVERY = 32  # passes with drafts after which two without are decoded: the second is the clock's yardstick
+DRAFT_SHARE, READ_SHARE = 0.1, 0.125  # assumed: a draft pass in plain passes, prefill of a token in draft passes
+WIDTHS = np.log(np.arange(1, 513))  # wider passes cost in proportion to their width
+
 Shape = Mapping[int, float]
 """Assumed cost of a pass by width, in plain passes; widths between are interpolated."""
 
-Work = tuple[str, int, int]
-"""A drafter, the number of leaves its drafts may have, and the number of sequences that share its passes."""
-
 Key = tuple[str, *tuple[Any, ...]]
-"""("target", width), ("step", *Work) for a pass of the drafter, or ("read", *Work) for the prefill of a token."""
-
-Point = tuple[float, float]
-"""The logarithms of a width and of a cost."""
-
-PLAIN_WEIGHT = 1 / 4  # least weight of a plain pass in the present time of plain passes
-LEAST_WEIGHT = 1 / 8  # least weight of any other measurement; half of it in the first pass after a plain one
-SPIKE = 0.5  # most that a measurement counts as off, in logarithms: the process may have been switched out
-REMEMBERED = 8  # most measurements as which a saved estimate counts
-DRAFT_SHARE, READ_SHARE = 0.1, 0.125  # assumed: a draft pass in plain passes, prefill of a token in draft passes
+"""("target", width), ("step", drafter, leaves, sequences) for a pass of a drafter whose drafts may have so many leaves
+and which works for so many sequences, or ("read", drafter, leaves, sequences) for the prefill of a token."""
 
 
 @dataclass(slots=True)
 class Estimate:
-    """The mean of the logarithms of `count` measured costs, in which later ones have more weight."""
+    """The mean of the logarithms of measured costs. It remembers `count` of them; 0: the cost is unknown."""
 
     log: float = 0.0
     count: int = 0
 
-    def observe(self, log: float, least_weight: float, age: int = 0) -> None:
+    def observe(self, log: float, memory: int = MEMORY, age: int = 0) -> None:
         """Count a measurement. The greater the `age` of the plain pass it is compared with, in passes, the less it
         counts."""
         if not self.count:
             self.log = log
-        self.count += 1
-        off = min(SPIKE, max(-SPIKE, log - self.log))
-        self.log += max(least_weight, 1 / self.count) / (1 + age) * off
+        self.count = min(memory, self.count + 1)
+        self.log += min(SPIKE, max(-SPIKE, log - self.log)) / self.count / (1 + age)
 
-    def remembered(self, most: int = REMEMBERED) -> Estimate:
-        """Return a copy that counts as `most` measurements at most."""
-        return Estimate(self.log, min(self.count, most))
 
+Place = tuple[int, int]
+"""A number of threads, and a level of depth."""
 
 Table = dict[Key, Estimate]
-"""Costs in plain passes, at one level of depth."""
+"""Costs in plain passes at one place."""
 
 
 class Costs:
     """The costs of a target and its drafters. Before any measurement a plain pass takes 1 second.
 
-    `assumed` holds, by drafter, the seconds of a pass and of the prefill of a token. They are used until measured. If a
-    device `compiles` kernels when they are first used, which can take minutes, the first measurement of each kind does
-    not count unless it is `warm`. Passes are computed by `threads` threads at first.
+    `assumed` holds, by drafter, the seconds of a pass and of the prefill of a token, from which measured costs start.
+    Target passes are padded to `least_width` tokens. If a device `compiles` kernels when they are first used, which can
+    take minutes, the first measurement of each kind does not count. Passes are computed by `threads` threads at first.
     """
 
     def __init__(
@@ -70,37 +64,39 @@ class Costs:
         shape: Shape,
         assumed: Mapping[str, tuple[float, float]] | None = None,
         *,
+        least_width: int = 1,
         compiles: bool = False,
         threads: int = 1,
     ) -> None:
+        self.least_width = least_width
         self._assumed, self._compiles = assumed or {}, compiles
-        self._compiled: set[Key] = set()
-        self._shape = [(math.log(width), math.log(shape[width])) for width in sorted(shape)]
+        self._shape = np.interp(WIDTHS, np.log([*shape]), np.log([*shape.values()]))
+        self._shape += np.maximum(0, WIDTHS - math.log(max(shape)))  # beyond the shape, in proportion to the width
         # Seconds of a plain pass now, at one level of depth; without a count they are those of some time ago.
         self._plain, self._plain_level = Estimate(), 0
-        self._tables: dict[int, Table] = {}  # by level of depth
-        self._curves: dict[int, _Curve] = {}  # of target passes, by level of depth
+        self._tables: dict[Place, Table] = {}
+        self._curves: dict[Place, list[float]] = {}  # costs of target passes by width
         self._threads, self._all_threads = threads, threads
-        self._others: dict[int, dict[int, Table]] = {}  # tables by threads
-        self._since_plain = 0  # measured passes with drafts since the last one without
+        self._since_plain = PLAIN_EVERY  # passes with drafts since two without
+        # Sequences in the last pass if it had no drafts: llama.cpp builds a graph for a pass of another width, so the
+        # first plain pass after drafts takes longer than others.
+        self._n_plain = 0
 
     def use_threads(self, threads: int) -> None:
-        """Continue with the costs of passes with this number of threads: other widths are fast for other numbers.
-
-        Costs that are not known yet are those of the present number.
-        """
-        if threads == self._threads:
-            return
-        self._others[self._threads] = self._tables
-        self._tables = self._others.get(threads) or _copied(self._tables)
-        self._plain = Estimate(self._plain.log + math.log(self._threads / threads))  # until the next plain pass
-        self._threads = threads
-        self._curves.clear()
+        """Continue with the costs of passes with this number of threads: other widths are fast for other numbers."""
+        if threads != self._threads:
+            self._plain = Estimate(self._plain.log + math.log(self._threads / threads))  # until the next plain pass
+            self._threads = threads
 
     @property
     def is_measured(self) -> bool:
         """True if a pass of the target was ever measured."""
         return self._plain.count > 0 or any(self._tables.values())
+
+    @property
+    def needs_plain(self) -> bool:
+        """True if passes without drafts are due, with which the others are compared."""
+        return self._since_plain >= PLAIN_EVERY
 
     def has_plain(self, depth: int) -> bool:
         """Return whether the time of a plain pass at this depth is known now."""
@@ -116,24 +112,24 @@ class Costs:
     def target(self, width: int, depth: int = 0) -> float:
         """Return the cost of a target pass over `width` tokens after `depth` cached ones; a wider pass never costs
         less."""
-        level = _level(depth)
-        if level not in self._curves:
-            known = [(key[1], estimate) for key, estimate in self._table(level).items() if key[0] == "target"]
-            self._curves[level] = _Curve(self._shape, sorted(known, key=lambda each: each[0]))
-        return self._curves[level][width]
+        place, width = (self._threads, _level(depth)), max(self.least_width, width)
+        curve = self._curves.get(place)
+        if curve is None:
+            curve = self._curves[place] = self._curve(self._table(depth))
+        return curve[width - 1] if width <= len(curve) else curve[-1] * width / len(curve)
 
     def step(self, drafter: str, depth: int = 0, leaves: int = 1, sequences: int = 1) -> float:
         """Return the cost of one pass of a drafter, or of one draft if the drafter has no model."""
-        table = self._table(_level(depth))
-        known = table.get(("step", drafter, leaves, sequences)) or table.get(("step", drafter, leaves, 1))
-        if known is None:
-            return self._assumed[drafter][0] / self.plain_s if drafter in self._assumed else DRAFT_SHARE
-        return math.exp(known.log)
+        table = self._table(depth)
+        for key in ("step", drafter, leaves, sequences), ("step", drafter, leaves, 1):
+            if (known := table.get(key)) is not None and known.count:
+                return math.exp(known.log)
+        return self._assumed[drafter][0] / self.plain_s if drafter in self._assumed else DRAFT_SHARE
 
     def read(self, drafter: str, tokens: int, depth: int = 0, leaves: int = 1, sequences: int = 1) -> float:
         """Return the cost of the tokens that a drafter has not seen yet, for example a prompt."""
-        known = self._table(_level(depth)).get(("read", drafter, leaves, sequences))
-        if known is not None:
+        known = self._table(depth).get(("read", drafter, leaves, sequences))
+        if known is not None and known.count:
             return tokens * math.exp(known.log)
         if drafter in self._assumed:
             return tokens * self._assumed[drafter][1] / self.plain_s
@@ -141,69 +137,65 @@ class Costs:
 
     # --- measuring: durations that are not positive (the clock was reset) are ignored -----------------------------
 
-    def observe_plain(self, width: int, seconds: float, depth: int = 0, *, warm: bool = False) -> None:
+    def observe(self, sequences: int, drafted: int, seconds: float | None, depth: int = 0) -> None:
+        """Learn from a target pass over one token of each sequence and `drafted` draft tokens. None: not timed."""
+        is_again, self._n_plain = not drafted and sequences == self._n_plain, 0 if drafted else sequences
+        narrow, wide = max(self.least_width, sequences), max(self.least_width, sequences + drafted)
+        if drafted:
+            if seconds is not None and wide > narrow:
+                self.observe_target(wide, seconds, depth)
+            else:
+                self._since_plain += 1
+            if seconds is not None and not self.has_plain(depth):
+                self._since_plain = PLAIN_EVERY
+        elif is_again:
+            self._since_plain = 0
+            if seconds is not None:
+                self.observe_plain(narrow, seconds, depth)
+
+    def observe_plain(self, width: int, seconds: float, depth: int = 0) -> None:
         """Learn from a pass without drafts, of `width` sequences."""
-        key = ("plain", width)
-        if not 0 < seconds < math.inf:
-            return
-        if self._compiles and not warm and key not in self._compiled:
-            self._compiled.add(key)
-            return
-        if not self.has_plain(depth):
-            self._plain, self._plain_level = Estimate(self._plain.log), _level(depth)
-        self._plain.observe(math.log(seconds / self.target(width, depth)), PLAIN_WEIGHT)
-        self._since_plain = 0
+        if 0 < seconds < math.inf:
+            if not self.has_plain(depth):
+                self._plain, self._plain_level = Estimate(self._plain.log), _level(depth)
+            self._plain.observe(math.log(seconds / self.target(width, depth)), PLAIN_MEMORY)
+            self._since_plain = 0
 
     def observe_target(self, width: int, seconds: float, depth: int = 0) -> None:
         """Learn from a pass with drafts."""
         self._since_plain += 1
-        key, level = ("target", width), _level(depth)
-        self._observe(key, seconds, depth)
-        known, curve = self._table(level).get(key), self._curves.get(level)
-        if known is not None and curve is not None and abs(known.log - curve.measured.get(width, math.inf)) > 0.01:
-            del self._curves[level]  # a curve takes longer than an observation: small changes wait
+        known = self._observe(("target", width), seconds, depth)
+        if known is None or known.count < MEMORY or self._since_plain % 4 == 1:
+            self._curves.pop((self._threads, _level(depth)), None)  # a curve takes longer than an observation
 
-    def set_target(self, width: int, cost: float, depth: int = 0) -> None:
-        """Replace the cost of a pass by one that was measured beside plain passes."""
-        if 0 < cost < math.inf:
-            self._table(_level(depth))["target", width] = Estimate(math.log(cost), REMEMBERED)
-            self._curves.pop(_level(depth), None)
-
-    def observe_step(
-        self,
-        drafter: str,
-        seconds: float,
-        depth: int = 0,
-        leaves: int = 1,
-        sequences: int = 1,
-        *,
-        warm: bool = False,
-    ) -> None:
-        self._observe(("step", drafter, leaves, sequences), seconds, depth, warm=warm)
+    def observe_step(self, drafter: str, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1) -> None:
+        self._observe(("step", drafter, leaves, sequences), seconds, depth)
 
     def observe_read(
         self, drafter: str, tokens: int, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1
     ) -> None:
-        key = ("read", drafter, leaves, sequences)
-        if self.has_plain(depth) and drafter in self._assumed and not self._compiled_in(key, depth):
-            # Such a drafter seldom reads: without the prior, one disturbed first measurement would decide for long.
-            prior = Estimate(math.log(self._assumed[drafter][1] / self.plain_s), count=2)
-            self._table(_level(depth)).setdefault(key, prior)
-        self._observe(key, seconds / tokens, depth)
+        self._observe(("read", drafter, leaves, sequences), seconds / tokens, depth)
 
-    def _observe(self, key: Key, seconds: float, depth: int, *, warm: bool = False) -> None:
+    def put(self, key: Key, cost: float, depth: int = 0) -> None:
+        """Replace a cost by one that was measured beside plain passes."""
+        if 0 < cost < math.inf:
+            self._table(depth)[key] = Estimate(math.log(cost), MEMORY)
+            self._curves.pop((self._threads, _level(depth)), None)
+
+    def _observe(self, key: Key, seconds: float, depth: int) -> Estimate | None:
         if not 0 < seconds < math.inf or not self.has_plain(depth):
-            return
-        if not warm and self._compiled_in(key, depth):
-            self._compiled.add(key)
-            return
-        self._table(_level(depth)).setdefault(key, Estimate()).observe(
-            math.log(seconds) - self._plain.log, LEAST_WEIGHT, self._since_plain
-        )
-
-    def _compiled_in(self, key: Key, depth: int) -> bool:
-        """Return whether kernels may be compiled in this pass: it is the first of its kind."""
-        return self._compiles and key not in self._compiled and key not in self._table(_level(depth))
+            return None
+        table = self._table(depth)
+        if key not in table:
+            what, drafter, *_ = key
+            if drafter in self._assumed:  # one disturbed first measurement must not decide for long
+                table[key] = Estimate(math.log(self._assumed[drafter][what == "read"]) - self._plain.log, 2)
+            else:
+                table[key] = Estimate()
+            if self._compiles:
+                return None
+        table[key].observe(math.log(seconds) - self._plain.log, age=self._since_plain)
+        return table[key]
 
     def knows(self, measured: Mapping[int, float], tolerance: float) -> bool:
         """Return whether costs by width, measured now at depth 0, are the known ones up to a share of `tolerance`."""
@@ -213,114 +205,79 @@ class Costs:
 
     def forget_target(self) -> None:
         """Forget the costs of all target passes, and all that was measured after many tokens or with fewer threads."""
-        self._tables = {0: {key: known for key, known in self._table(0).items() if key[0] != "target"}}
-        self._others.clear()
+        drafters = {key: known for key, known in self._table(0).items() if key[0] != "target"}
+        self._tables = {(self._threads, 0): drafters}
         self._curves.clear()
 
-    # --- the table ------------------------------------------------------------------------------------------------
+    # --- tables ---------------------------------------------------------------------------------------------------
 
-    def _table(self, level: int) -> Table:
-        """Return the table of a level of depth; a new table starts from the nearest one."""
-        if level not in self._tables:
-            nearest = min(self._tables, key=lambda other: abs(other - level), default=level)
+    def _table(self, depth: int) -> Table:
+        """Return the table of a depth, with the present threads; a new table starts from the nearest one."""
+        place = threads, level = self._threads, _level(depth)
+        if place not in self._tables:
+            nearest = min(
+                self._tables, key=lambda other: (abs(other[0] - threads), abs(other[1] - level)), default=place
+            )
             known = self._tables.get(nearest, {})
-            self._tables[level] = {key: estimate.remembered(1) for key, estimate in known.items()}
-        return self._tables[level]
+            self._tables[place] = {key: Estimate(each.log, min(1, each.count)) for key, each in known.items()}
+        return self._tables[place]
 
-    # --- remembering ----------------------------------------------------------------------------------------------
+    def _curve(self, table: Table) -> list[float]:
+        """Return the costs of target passes by width, which never fall.
+
+        Measured costs that fall with the width are averaged. A width that was not measured gets the cost of the shape,
+        corrected by the interpolated error of the shape at the measured widths on both sides.
+        """
+        known = sorted(
+            (key[1], each) for key, each in table.items() if key[0] == "target" and key[1] > 1 and each.count
+        )
+        widths, logs = [1], [0.0]
+        for places, log in _pooled(known):
+            widths += places
+            logs += [log] * len(places)
+        at = np.log(widths)
+        errors = logs - np.interp(at, WIDTHS, self._shape)
+        curve = self._shape + np.interp(WIDTHS, at, errors)
+        # Between two measured widths no cost is above that of the wider one.
+        after = np.searchsorted(at, WIDTHS)
+        curve = np.minimum(curve, np.append(logs, np.inf)[after])
+        return [*map(float, np.exp(np.maximum.accumulate(curve)))]
+
+    # --- saving ---------------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
         """Return the measurements with all threads as plain data."""
-        is_whole = self._threads == self._all_threads
-        tables = self._tables if is_whole else self._others[self._all_threads]
         plain_s = self.plain_s * self._threads / self._all_threads if self.is_measured else None
         rows = {
-            str(level): [[*key, known.log, known.count] for key, known in table.items()]
-            for level, table in tables.items()
+            str(level): [[*key, known.log, known.count] for key, known in table.items() if known.count]
+            for (threads, level), table in self._tables.items()
+            if threads == self._all_threads
         }
         return {"plain_s": plain_s, "tables": rows}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved `state`, which is that of all threads, whatever number is in use.
-
-        Raises ValueError, TypeError, KeyError or AttributeError if it is invalid.
-        """
-        restored = {int(level): dict(map(_restored, rows)) for level, rows in state["tables"].items()}
-        plain = Estimate()
+        """Continue from a saved `state`, which is that of all threads, whatever number is in use."""
+        self._tables = {
+            (self._all_threads, int(level)): {tuple(key): Estimate(log, count) for *key, log, count in rows}
+            for level, rows in state["tables"].items()
+        }
         if state["plain_s"] is not None:
-            plain = Estimate(_checked(math.log(state["plain_s"])))
-        threads = self._threads
-        self.use_threads(self._all_threads)
-        self._tables, self._plain = restored, plain
-        self._others.clear()  # those of other numbers of threads are derived from the state
+            self._plain = Estimate(math.log(state["plain_s"] * self._all_threads / self._threads))
+            self._since_plain = 0
         self._curves.clear()
-        self.use_threads(threads)
 
 
-class _Curve(dict[int, float]):
-    """The cost of a pass by width, which never falls, computed when it is first asked for.
-
-    Measured costs that fall with the width are pooled. A width that was not measured gets the cost of the shape,
-    corrected by the interpolated error of the shape at the measured widths on both sides, and no less than the narrower
-    and no more than the wider of these. Beyond the widest pass of the shape, costs grow in proportion to the width.
-    """
-
-    def __init__(self, shape: Sequence[Point], measured: Sequence[tuple[int, Estimate]]) -> None:
-        super().__init__()
-        self._shape, self.measured = shape, {width: known.log for width, known in measured}
-        self._known = [(0.0, 0.0), *_pooled([each for each in measured if each[0] > 1])]
-        self._errors = [(at, cost - self._by_shape(at)) for at, cost in self._known]
-
-    def __missing__(self, width: int) -> float:
-        at = math.log(max(1, width))
-        cost, place = self._by_shape(at) + _interpolated(self._errors, at), bisect_right(self._known, (at, math.inf))
-        most = self._known[place][1] if place < len(self._known) else math.inf
-        cost = self[width] = math.exp(min(most, max(self._known[place - 1][1], cost)))
-        return cost
-
-    def _by_shape(self, at: float) -> float:
-        return _interpolated(self._shape, at) + max(0.0, at - self._shape[-1][0])
-
-
-def _pooled(measured: Sequence[tuple[int, Estimate]]) -> list[Point]:
+def _pooled(measured: Sequence[tuple[int, Estimate]]) -> list[tuple[list[int], float]]:
     """Return the nearest costs that do not fall with the width: pool neighbours that do (isotonic regression)."""
-    pools: list[tuple[float, int, list[int]]] = []  # cost, weight, widths
+    pools: list[tuple[list[int], float, int]] = []  # widths, cost, weight
     for width, estimate in measured:
-        cost, weight, widths = max(0.0, estimate.log), estimate.count, [width]
-        while pools and pools[-1][0] > cost:
-            before, more, narrower = pools.pop()
-            cost = (cost * weight + before * more) / (weight + more)
-            weight, widths = weight + more, narrower + widths
-        pools.append((cost, weight, widths))
-    return [(math.log(width), cost) for cost, _, widths in pools for width in widths]
-
-
-def _interpolated(points: Sequence[Point], at: float) -> float:
-    """Interpolate linearly between points. Before the first point and after the last one, their values apply; without
-    points, the value is 0."""
-    i = bisect_right(points, (at, math.inf))
-    if not 0 < i < len(points):
-        return points[min(i, len(points) - 1)][1] if points else 0.0
-    (left, low), (right, high) = points[i - 1 : i + 1]
-    return low + (high - low) * (at - left) / (right - left)
-
-
-def _copied(tables: Mapping[int, Table]) -> dict[int, Table]:
-    return {level: {key: estimate.remembered() for key, estimate in table.items()} for level, table in tables.items()}
-
-
-def _restored(row: Sequence[Any]) -> tuple[Key, Estimate]:
-    what, *rest, log, count = row
-    numbers = [int(number) for number in (count, *(rest if what == "target" else rest[1:]))]
-    if len(rest) != {"target": 1, "step": 3, "read": 3}[what] or min(numbers) < 1:
-        raise ValueError("invalid estimate of a cost")
-    return (what, *rest), Estimate(_checked(log), numbers[0]).remembered()
-
-
-def _checked(log: Any) -> float:
-    if not abs(log) < 50:
-        raise ValueError("invalid estimate of a cost")
-    return float(log)
+        widths, cost, weight = [width], max(0.0, estimate.log), estimate.count
+        while pools and pools[-1][1] > cost:
+            narrower, before, more = pools.pop()
+            widths, cost = narrower + widths, (cost * weight + before * more) / (weight + more)
+            weight += more
+        pools.append((widths, cost, weight))
+    return [(widths, cost) for widths, cost, _ in pools]
 
 
 def _level(depth: int) -> int:

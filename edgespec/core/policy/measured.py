@@ -1,12 +1,11 @@
 """The measured draft-length policy: it decides which drafter drafts, and how much, from measured costs and gains.
 
-One more draft token is worth it if it adds more tokens on average than plain decoding would generate in the same time
-(renewal reward): the path probabilities of tokens k+1 to k+j must add up to more than R (c j + t(k+1+j) - t(k+1)). R is
-the number of tokens generated per unit of time in recent steps, c a pass of the drafter and t(n) a target pass over n
-tokens. The unit of time is a plain pass. The times are those of `core.policy.costs`, in which a disturbed pass counts
-little. Only what is displayed afterwards is the time of each pass itself.
-
-`core.policy.records` has the state of the policy, and defines "gain".
+"Gain" means the tokens that a draft adds to a step, less the tokens that plain decoding would have generated in the
+time that the draft costs. One more draft token is worth it if it has a gain on average (renewal reward): the path
+probabilities of tokens k+1 to k+j must add up to more than R (c j + t(k+1+j) - t(k+1)). R is the number of tokens
+generated per unit of time in recent steps, c a pass of the drafter and t(n) a target pass over n tokens. The unit of
+time is a plain pass. The times are those of `core.policy.costs`, in which a disturbed pass counts little. Only what is
+displayed afterwards is the time of each pass itself.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass, field
 from functools import partial
 from itertools import takewhile
 from statistics import fmean
@@ -22,19 +21,109 @@ from typing import Any
 
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
-from edgespec.core.policy.policy import LENGTHS, Proposal, ProposalContext, Verified
-from edgespec.core.policy.records import CREDIT, LEAST, PolicyVerdict, Record, SamplingMode, amounts
+from edgespec.core.policy.policy import LENGTHS, PolicyVerdict, Proposal, ProposalContext, Verified
 
-# `core.policy.records` says what percentages and "bound" mean here.
-TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off; bound
-DEBT = 1.0  # tokens that a trial may cost beyond the credit, for the drafter's prefill; 0: 2.0 % (sequences)
-PAUSE = 32  # steps before a drafter whose prefill is too long is considered again; 128: 2.2 %
-UNTRIED = 0.05  # to decide on an untried drafter's prefill: assumed gain per step; bound
-STEPS, DRAFTS = 48, 12  # steps in the mean of the rate, drafts in the mean of the gain; 24 both: 2.5 % (sequences)
-AHEAD = 12  # tokens that a decision looks ahead; 1: 2.4 %
-TEST_TOKENS = 3  # most tokens of a draft that is verified to measure its pass; bound
-PLAIN_EVERY = 32  # passes with drafts after which two without are decoded: the second is the clock's yardstick
+CREDIT = 3.0  # credit at the start, and its maximum, in tokens for all drafters together
+TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off
+STEPS, DRAFTS, ANSWERS = 48, 12, 4  # in the mean of the rate, of the gain of a draft, and of what an answer gains
+PAUSE = 32  # most steps before a drafter that is backed off is considered again
+UNVERIFIED, TEST_TOKENS = 512, 3  # steps without a verified draft, after which one of so many tokens is verified
 SHOWN_WIDTHS = (2, 3, 4, 8)
+SAVED = 9  # first fields of a `Record`
+
+
+@dataclass(slots=True)
+class Record:
+    """The results of one drafter in one sampling mode. The first values are those of an untried drafter."""
+
+    #: tokens that the drafter may lose; it may draft without credit as long as its mean gain is positive
+    credit: float
+    #: gain per draft, a mean of about `DRAFTS` drafts
+    gain: float = 1.0
+    #: cost of drafting in tokens, without the wider target pass, a mean of about `DRAFTS` drafts
+    cost: float = 0.0
+    #: number of drafts
+    count: int = 0
+    #: probability that the token after an accepted one is accepted too
+    chance: float = 0.7
+    #: verified tokens that were accepted in recent steps, and those that were expected to be
+    accepted: float = 4.0
+    expected: float = 4.0
+    #: tokens that the drafter's drafts gained over those of the drafters before it, and the steps of the answers in
+    #: which it drafted, with less weight for earlier answers
+    added: float = 0.6
+    steps: float = 12.0
+    #: step until which the drafter is backed off
+    due: int = 0
+    #: True if it has drafted in the current answer
+    is_used: bool = False
+
+    @property
+    def calibration_ratio(self) -> float:
+        """Accepted tokens per expected token: below 1 if the drafter is overconfident."""
+        return self.accepted / self.expected
+
+    def begin_answer(self) -> None:
+        """Give a drafter that gained in the recent answers another chance: the last text may have been unusual."""
+        # Calibration differs between texts, but a drafter that was wrong in all of them is trusted less from the start.
+        self.accepted, self.expected = 4 * math.sqrt(self.calibration_ratio), 4
+        if self.added > 0 and self.count:
+            self.gain, self.due = max(self.gain, self.added / self.steps), 0
+        if self.is_used:
+            self.added -= self.added / ANSWERS
+            self.steps -= self.steps / ANSWERS
+        self.is_used = False
+
+
+@dataclass(slots=True)
+class SamplingMode:
+    """The state of the policy for one sampling mode, a verification rule and the way of sampling."""
+
+    #: tokens generated in recent steps, and the time that they took, in plain passes
+    tokens: float = 32.0
+    passes: float = 20.0
+    #: mean number of steps of an answer
+    answer: float = 256.0
+    #: steps of all sequences in this mode, and finished steps of the current answer
+    step: int = 0
+    last: int = 0
+    #: steps since a draft was verified
+    unverified: int = 0
+    records: dict[str, Record] = field(default_factory=dict)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per plain pass, at least 1: plain decoding has 1, so a lower value is a disturbed measurement."""
+        return max(1.0, self.tokens / self.passes)
+
+    @property
+    def is_test_due(self) -> bool:
+        """True if no draft was verified for so long that the known costs of wider passes may be too large."""
+        return self.unverified >= UNVERIFIED
+
+    def enter(self, context: ProposalContext) -> None:
+        """Notice the beginning of an answer."""
+        if context.step < self.last and context.sequences == 1:
+            self.answer += (self.last - self.answer) / ANSWERS
+            self.last = 0
+            for record in self.records.values():
+                record.begin_answer()
+
+    def count(self, context: ProposalContext, tokens: int, passes: float, allowance: float) -> None:
+        """Count one more step of a sequence, with its tokens and its time.
+
+        Drafters that are backed off earn an `allowance` for their next trial.
+        """
+        self.enter(context)
+        self.step += 1
+        if context.sequences == 1:
+            self.last = context.step + 1
+        self.tokens += tokens - self.tokens / STEPS
+        self.passes += passes - self.passes / STEPS
+        for record in self.records.values():
+            record.steps += record.is_used
+            if record.due >= self.step:
+                record.credit += allowance
 
 
 class MeasuredPolicy:
@@ -47,48 +136,35 @@ class MeasuredPolicy:
     costs that were measured too large would never be corrected. All other drafts of trials are only compared with the
     tokens that are generated without them.
 
-    Target passes are padded to `least_width` tokens, trees have at most `leaves` leaves, and `drafters` is the number
-    of drafters that share the allowed losses.
+    Trees have at most `leaves` leaves, and `drafters` is the number of drafters that share the allowed losses.
     """
 
     longest = 0
     """The length of the longest possible draft, which is allowed in addition to `LENGTHS`."""
 
-    def __init__(self, costs: Costs, least_width: int = 1, leaves: int = 1, drafters: int = 1) -> None:
-        self.costs, self.least_width, self.leaves = costs, least_width, leaves
-        self._share = 1 / max(1, drafters)
+    def __init__(self, costs: Costs, leaves: int = 1, drafters: int = 1) -> None:
+        self.costs, self.leaves = costs, leaves
+        self._credit, self._allowance = CREDIT / drafters, TRIAL_SHARE / drafters
         self._modes: dict[str, SamplingMode] = {}
         self._depth = 0
-        self._drafted = 0 if costs.is_measured else PLAIN_EVERY  # passes with drafts since two without
-        # Sequences in the last pass if it had no drafts: llama.cpp builds a graph for a pass of another width, so the
-        # first plain pass after drafts takes longer than others.
-        self._n_plain = 0
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
-        mode = self._mode(context.mode)
+        mode = self._mode(context)
         mode.enter(context)
         record = mode.records.get(drafter)
         if record is None:
-            record = mode.records[drafter] = Record(credit=self._share * CREDIT)
+            record = mode.records[drafter] = Record(self._credit)
         if record.due > mode.step:  # the usual case if no draft pays off, and so it must be fast
             return None
-        if self._drafted >= PLAIN_EVERY:
+        if self.costs.needs_plain:
             return Budget(0)
         step, reading = self._prices(context, drafter, n_unread())
         steps = min(context.remaining, mode.answer)  # in these steps the drafter's prefill has to pay off
-        expected = steps * (record.added / record.steps if record.steps >= DRAFTS else UNTRIED)
-        wait, allowance = 0, self._share * TRIAL_SHARE
-        if reading > max(0.0, record.credit + DEBT, expected):
-            wait = PAUSE
-        elif record.credit < step and record.gain <= 0:
-            wait = math.ceil((step - record.credit) / allowance)
-        if wait:
-            record.due = mode.step + wait
-            # The steps without drafts earn credit for the next trial, up to the cost of this trial.
-            needed = max(self._share * CREDIT, step, reading - DEBT)
-            record.credit = max(record.credit, min(needed, record.credit + wait * allowance))
+        pays = record.gain > 0 and reading <= max(0.0, steps * record.added / record.steps)
+        if not pays and record.credit < step + reading:
+            record.due = mode.step + min(PAUSE, math.ceil((step + reading - record.credit) / self._allowance))
             return None
         best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
         if best > 0 and (record.gain - best) * steps <= reading:
@@ -103,21 +179,23 @@ class MeasuredPolicy:
         Sampled drafts are never cut: leaving out tokens by their confidence would bias the distribution of the text. A
         draft that does not seem to pay off is verified if a test is due.
         """
-        drafts = [self._best(context) for context in contexts]
+        drafts = [
+            max(context.drafts(), key=partial(self._value, context), default=Draft.empty()) for context in contexts
+        ]
         worths = [self._worths(context, draft) for context, draft in zip(contexts, drafts, strict=True)]
+        first = contexts[0]
         if len(contexts) == 1:
-            most = max(0, min(room, contexts[0].n_max))
-            counts = [self._cut(contexts[0], worths[0][:most])[0]]
-            if not counts[0] and self._mode(contexts[0].mode).is_test_due:
+            most = max(0, min(room, first.n_max))
+            counts = [self._cut(first, worths[0][:most])[0]]
+            if not counts[0] and self._mode(first).is_test_due:
                 counts = [min(len(drafts[0]), most, TEST_TOKENS)]
         else:
-            rate = fmean(self._mode(context.mode).rate for context in contexts)
+            rate = fmean(self._mode(context).rate for context in contexts)
             taken = sum(len(draft) for draft in drafts if draft.is_sampled)
             nodes = [(worth, i) for i, each in enumerate(worths) if not drafts[i].is_sampled for worth in each]
             nodes = sorted(nodes, reverse=True)[: max(0, room - taken)]
-            base, depth = self.target(width + taken, contexts[0].depth), contexts[0].depth
-            wide = [self.target(width + taken + n, depth) for n in range(1, 1 + len(nodes))]
-            wider = [rate * (cost - base) / self._share_of_pass(contexts[0]) for cost in wide]
+            costs = [self.costs.target(width + taken + n, first.depth) for n in range(1 + len(nodes))]
+            wider = [rate * (cost - costs[0]) / self._share_of_pass(first) for cost in costs[1:]]
             shares = Counter(i for _, i in nodes[: _most([worth for worth, _ in nodes], wider)[0]])
             counts = [shares[i] for i in range(len(contexts))]
         return [draft if draft.is_sampled else draft.best(count) for draft, count in zip(drafts, counts, strict=True)]
@@ -127,52 +205,37 @@ class MeasuredPolicy:
             return
         n, drafted = len(verified), sum(len(each.draft) for each in verified)
         depth = self._depth = verified[0].context.depth
-        plain, expected = self.target(n, depth), self.target(n + drafted, depth)
+        plain, expected = self.costs.target(n, depth), self.costs.target(n + drafted, depth)
         cost = expected if seconds is None else seconds / self.costs.plain_s
-        self._observe(n, drafted, seconds, depth)
-        passes = self.target(n + drafted, depth) / plain
+        self.costs.observe(n, drafted, seconds, depth)
+        passes = self.costs.target(n + drafted, depth) / plain
+        share = n / max(1, drafted)  # the cost of a wider pass, in tokens of plain decoding, of each drafted token
         for each in verified:
-            mode = self._mode(each.context.mode)
+            context, mode = each.context, self._mode(each.context)
             # A test that shows a cost to be too large is repeated until it is known.
             is_test = mode.is_test_due and cost < 0.9 * expected
             mode.unverified = 0 if each.draft and not is_test else mode.unverified + 1
-            for proposal in each.context.proposals:
-                # The cost of the wider pass, in tokens of plain decoding, is shared equally by the drafted tokens.
-                share = n / max(1, drafted)
-                self._count(each, proposal, mode, (passes - 1) * share, (cost / plain - 1) * share)
-            for drafter, took_s in each.context.watched.items():
-                self._add_cost(each.context, drafter, took_s)
-            mode.count(each.context)
-            mode.tokens += len(each.emitted) - mode.tokens / STEPS
-            mode.passes += passes - mode.passes / STEPS
-
-    def _observe(self, n: int, drafted: int, seconds: float | None, depth: int) -> None:
-        """Learn the cost of a pass of `n` sequences with `drafted` draft tokens."""
-        narrow, wide = max(self.least_width, n), max(self.least_width, n + drafted)
-        if drafted:
-            self._drafted += 1
-            if seconds is not None:
-                if wide > narrow:
-                    self.costs.observe_target(wide, seconds, depth)
-                if not self.costs.has_plain(depth):
-                    self._drafted = PLAIN_EVERY
-        elif n == self._n_plain:
-            self._drafted = 0
-            if seconds is not None:
-                self.costs.observe_plain(narrow, seconds, depth)
-        self._n_plain = 0 if drafted else n
+            took = sum(
+                self._count(each, proposal, mode.records[proposal.drafter], (passes - 1) * share)
+                for proposal in context.proposals
+            )
+            for proposal in context.proposals:
+                clocked = proposal.seconds / self._plain_s(context)
+                self._show(context, proposal.drafter, clocked + (cost / plain - 1) * share * _nodes_of(each, proposal))
+            for drafter, took_s in context.watched.items():
+                self._show(context, drafter, took_s / self._plain_s(context))
+            mode.count(context, len(each.emitted), passes + took, self._allowance)
 
     # --- one draft ------------------------------------------------------------------------------------------------
 
-    def _count(self, verified: Verified, proposal: Proposal, mode: SamplingMode, wider: float, clocked: float) -> None:
-        """Record the cost and gain of a proposal.
+    def _count(self, verified: Verified, proposal: Proposal, record: Record, wider: float) -> float:
+        """Record the cost and gain of a proposal, each verified node of which makes a pass cost `wider` tokens more.
 
-        Each verified node makes a target pass cost `wider` tokens more. It made this one cost `clocked` tokens more.
+        Returns the time of the proposal, in tokens.
         """
-        context, draft, record = verified.context, verified.draft, mode.records[proposal.drafter]
+        context, draft = verified.context, verified.draft
         step, reading = self._prices(context, proposal.drafter, proposal.n_unread)
         cost = proposal.passes * step
-        took = cost + reading
         nodes = {node for node in range(len(draft)) if draft.source_of(node) == proposal.drafter}
         expected = sum(reach for node, reach in enumerate(draft.reaches()) if node in nodes)
         accepted = len(nodes & {*verified.path})
@@ -185,31 +248,29 @@ class MeasuredPolicy:
             earlier = takewhile(lambda other: other is not proposal, context.proposals)
             best = max((self._value(context, other.draft) for other in earlier), default=0.0)
             record.added += accepted - width - best
+            record.accepted += accepted - record.accepted / STEPS
+            record.expected += expected - record.expected / STEPS
         record.added -= cost
-        record.drafts = 1
+        record.is_used = True
         record.count += 1
         share = max(1 / DRAFTS, 1 / (record.count + 1))
         record.gain += share * (gain - record.gain)
         record.cost += share * (cost - record.cost)
         for chance in proposal.draft.chances():
             record.chance += (chance - record.chance) / STEPS
-        record.credit = min(self._share * CREDIT, max(-DEBT, record.credit - took) + won)
-        if nodes:
-            record.accepted += accepted - record.accepted / STEPS
-            record.expected += expected - record.expected / STEPS
-        mode.passes += took
-        self._add_cost(context, proposal.drafter, proposal.seconds, clocked * len(nodes))
+        record.credit = min(self._credit, max(-self._credit, record.credit - cost - reading) + won)
         where = context.depth, self.leaves, context.sequences
         if reading:
             took_s = proposal.seconds - (proposal.passes - 1) * step * self._plain_s(context)
             self.costs.observe_read(proposal.drafter, proposal.n_unread, took_s, *where)
         elif proposal.passes:
             self.costs.observe_step(proposal.drafter, proposal.seconds / proposal.passes, *where)
+        return cost + reading
 
-    def _add_cost(self, context: ProposalContext, drafter: str, seconds: float, wider: float = 0.0) -> None:
-        """Add to the cost of a drafter in this step, in tokens of plain decoding by the clock."""
+    def _show(self, context: ProposalContext, drafter: str, cost: float) -> None:
+        """Add to the displayed cost of a drafter in this step, in tokens of plain decoding by the clock."""
         if self.costs.is_measured:
-            context.costs[drafter] = context.costs.get(drafter, 0.0) + seconds / self._plain_s(context) + wider
+            context.costs[drafter] = context.costs.get(drafter, 0.0) + cost
 
     def _plain_s(self, context: ProposalContext) -> float:
         """Return the seconds in which plain decoding generates a token now."""
@@ -234,16 +295,12 @@ class MeasuredPolicy:
         total, last, wider = sum(worths), last * record.calibration_ratio, self._wider(context)
         # A sampled draft must be verified whole, so its value now is that of all its tokens.
         best = total - wider(n) if context.sampled else self._cut(context, worths)[1]
-        for length in range(n + 1, min(context.n_max, n + AHEAD) + 1):
+        for length in range(n + 1, context.n_max + 1):
             last *= record.chance
             total += last
             if self._is_length(length) and total - wider(length) - rate * step * (length - n) > best:
                 return True
         return False
-
-    def _best(self, context: ProposalContext) -> Draft:
-        drafts = context.drafts() or [Draft.empty()]
-        return drafts[0] if len(drafts) == 1 else max(drafts, key=partial(self._value, context))
 
     def _value(self, context: ProposalContext, draft: Draft) -> float:
         """Return the tokens that a draft adds to a step, less the cost of its width. Sampled drafts rank first."""
@@ -251,7 +308,7 @@ class MeasuredPolicy:
 
     def _worths(self, context: ProposalContext, draft: Draft) -> list[float]:
         """Return the calibrated probabilities that the nodes are accepted, the largest first."""
-        records = self._mode(context.mode).records
+        records = self._mode(context).records
         reaches = enumerate(draft.reaches())
         worths = [records[draft.source_of(node)].calibration_ratio * reach for node, reach in reaches]
         return sorted(worths, reverse=True)
@@ -267,27 +324,23 @@ class MeasuredPolicy:
     def _wider(self, context: ProposalContext) -> Callable[[int], float]:
         """Return a function of n: the tokens that could be generated in the time that n more tokens per sequence add to
         a pass."""
-        sequences, depth, rate = context.sequences, context.depth, self._mode(context.mode).rate
-        plain = self.target(sequences, depth)
-        return lambda n: rate * (self.target(sequences * (1 + n), depth) / plain - 1)
+        sequences, depth, rate = context.sequences, context.depth, self._mode(context).rate
+        plain = self.costs.target(sequences, depth)
+        return lambda n: rate * (self.costs.target(sequences * (1 + n), depth) / plain - 1)
 
     def _share_of_pass(self, context: ProposalContext) -> float:
         """Return the cost of a sequence's share of a pass without drafts."""
-        return self.target(context.sequences, context.depth) / context.sequences
+        return self.costs.target(context.sequences, context.depth) / context.sequences
 
-    def target(self, tokens: int, depth: int) -> float:
-        """Return the cost of a target pass over this many tokens, after padding."""
-        return self.costs.target(max(self.least_width, tokens), depth)
-
-    def _mode(self, name: str) -> SamplingMode:
-        return self._modes.get(name) or self._modes.setdefault(name, SamplingMode())
+    def _mode(self, context: ProposalContext) -> SamplingMode:
+        return self._modes.get(context.mode) or self._modes.setdefault(context.mode, SamplingMode())
 
     # --- explanations, saving -------------------------------------------------------------------------------------
 
     def verdicts(self, mode: str) -> list[PolicyVerdict]:
         """Return gain and cost of each drafter that was asked in this sampling mode, or is too expensive to ask."""
-        known, plain = self._mode(mode), self.target(1, self._depth)
-        widths = {width: self.target(width, self._depth) / plain for width in SHOWN_WIDTHS}
+        known, plain = self._modes.get(mode, SamplingMode()), self.costs.target(1, self._depth)
+        widths = {width: self.costs.target(width, self._depth) / plain for width in SHOWN_WIDTHS}
         verdicts = []
         for name, record in known.records.items():
             step = self.costs.step(name, self._depth, self.leaves) / plain
@@ -317,20 +370,21 @@ class MeasuredPolicy:
         return {
             name: {
                 "reached": [mode.tokens, mode.passes, mode.answer],
-                "drafters": {drafter: list(astuple(record)[: len(LEAST)]) for drafter, record in mode.records.items()},
+                "records": {drafter: astuple(record)[:SAVED] for drafter, record in mode.records.items()},
             }
             for name, mode in self._modes.items()
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Continue from a saved `state`. Raises ValueError, TypeError, KeyError or AttributeError if it is invalid."""
-        modes = dict[str, SamplingMode]()
-        for name, stored in state.items():
-            tokens, passes, answer = amounts(stored["reached"], (0.0, 0.01, 0.0))
-            modes[name] = SamplingMode(tokens, passes, answer)
-            for drafter, known in stored["drafters"].items():
-                modes[name].records[drafter] = Record(*amounts(known, LEAST))
-        self._modes = modes
+        """Continue from a saved `state`."""
+        for name, mode in state.items():
+            self._modes[name] = SamplingMode(*mode["reached"])
+            self._modes[name].records = {drafter: Record(*saved) for drafter, saved in mode["records"].items()}
+
+
+def _nodes_of(verified: Verified, proposal: Proposal) -> int:
+    """Return how many nodes of a verified draft a drafter proposed."""
+    return sum(verified.draft.source_of(node) == proposal.drafter for node in range(len(verified.draft)))
 
 
 def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:

@@ -83,6 +83,23 @@ class Verified(NamedTuple):
     emitted: Sequence[int]
 
 
+@dataclass(frozen=True, slots=True)
+class PolicyVerdict:
+    """Why a drafter drafts or is backed off. Times are in target passes over one token."""
+
+    drafter: str
+    #: True if the drafter is backed off, and not asked for drafts
+    rests: bool
+    #: mean number of tokens that a draft adds to a step, less the cost of the wider target pass
+    gain: float
+    #: tokens that plain decoding would generate in the time of drafting
+    cost: float
+    #: time of a pass of the drafter
+    step: float
+    #: times of target passes by width
+    widths: dict[int, float]
+
+
 class DraftPolicy(Protocol):
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
         """Return how many tokens this drafter may draft for this sequence now, and when it should stop.

@@ -18,7 +18,7 @@ from edgespec.runtime.worker.pipes import Pipes
 from edgespec.settings import LoadSettings, Message, Request
 
 if TYPE_CHECKING:
-    from edgespec.core.policy.records import PolicyVerdict
+    from edgespec.core.policy.policy import PolicyVerdict
     from edgespec.llama.model import Model
 
 __all__ = ["LoadingStoppedError", "NoReplyError", "Remedy", "Worker", "WorkerDiedError", "remedies"]

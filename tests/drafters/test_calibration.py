@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import edgespec
-from edgespec.core.policy.calibration import MEMORY, Calibration
+from edgespec.drafters.calibration import MEMORY, Calibration
 from edgespec.drafters.model import ModelDrafter
 from edgespec.runtime.runtime import Runtime
 

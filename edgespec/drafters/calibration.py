@@ -54,15 +54,10 @@ class Calibrations(dict[str, Calibration]):
         return {sort: [list(known._seen), list(known._right)] for sort, known in self.items()}
 
     def restore(self, state: Mapping[str, Sequence[Sequence[float]]]) -> None:
-        """Continue from a saved `state`. Raises ValueError, TypeError or AttributeError if it is invalid."""
-        restored = {sort: Calibration(self._prior) for sort in state}
-        for sort, counts in state.items():
-            seen, right = ([float(count) for count in each] for each in counts)
-            if len(seen) != BINS or not all(0 <= r <= s <= MEMORY for s, r in zip(seen, right, strict=True)):
-                raise ValueError("invalid counts of a calibration")
-            restored[sort]._seen, restored[sort]._right = seen, right
+        """Continue from a saved `state`."""
         self.clear()
-        self.update(restored)
+        for sort, (seen, right) in state.items():
+            self[sort]._seen, self[sort]._right = [*seen], [*right]
 
 
 def _bin(raw: float) -> int:
