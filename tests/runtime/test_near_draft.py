@@ -11,7 +11,7 @@ import pytest
 from tiny_gguf import write_model
 from tiny_head import write_head, write_hydra
 
-from edgespec.core.policy.measured import CREDIT, DRAFTS, MeasuredPolicy, Record, SamplingMode
+from edgespec.core.policy.measured import DRAFTS, MeasuredPolicy, Record, SamplingMode
 from edgespec.errors import ModelFileError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan
@@ -46,7 +46,7 @@ def opened(settings: LoadSettings, gain: float | None = None, steps: int = TRIED
             policy = llm.engine.speculator.pace
             assert isinstance(policy, MeasuredPolicy)
             policy._modes["greedy"] = SamplingMode(
-                step=steps, records={head: Record(CREDIT, gain=gain, count=DRAFTS, due=steps)}
+                step=steps, records={head: Record(gain=gain, count=DRAFTS, due=steps)}
             )
         return head, llm.notes
 

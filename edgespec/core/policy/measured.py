@@ -23,21 +23,17 @@ from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.policy import LENGTHS, PolicyVerdict, Proposal, ProposalContext, Verified
 
-CREDIT = 3.0  # credit at the start, and its maximum, in tokens for all drafters together
 TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off
 STEPS, DRAFTS, ANSWERS = 48, 12, 4  # in the mean of the rate, of the gain of a draft, and of what an answer gains
-PAUSE = 32  # most steps before a drafter that is backed off is considered again
 UNVERIFIED, TEST_TOKENS = 512, 3  # steps without a verified draft, after which one of so many tokens is verified
 SHOWN_WIDTHS = (2, 3, 4, 8)
-SAVED = 9  # first fields of a `Record`
+SAVED = 8  # first fields of a `Record`
 
 
 @dataclass(slots=True)
 class Record:
     """The results of one drafter in one sampling mode. The first values are those of an untried drafter."""
 
-    #: tokens that the drafter may lose; it may draft without credit as long as its mean gain is positive
-    credit: float
     #: gain per draft, a mean of about `DRAFTS` drafts
     gain: float = 1.0
     #: cost of drafting in tokens, without the wider target pass, a mean of about `DRAFTS` drafts
@@ -53,6 +49,8 @@ class Record:
     #: which it drafted, with less weight for earlier answers
     added: float = 0.6
     steps: float = 12.0
+    #: tokens that a trial may cost, saved in the steps in which the drafter was backed off; negative after losses
+    allowance: float = 0.0
     #: step until which the drafter is backed off
     due: int = 0
     #: True if it has drafted in the current answer
@@ -123,20 +121,19 @@ class SamplingMode:
         for record in self.records.values():
             record.steps += record.is_used
             if record.due >= self.step:
-                record.credit += allowance
+                record.allowance += allowance
 
 
 class MeasuredPolicy:
     """Drafts as many tokens as pay off, or none. The measurements are valid for one pair of models.
 
-    Every drafter has a credit in tokens: a draft spends its cost and earns its gain. A drafter without credit whose
-    drafts have gained nothing lately is backed off. So a drafter never loses more than it has gained before, its share
-    of `CREDIT`, and `TRIAL_SHARE` of the time, which pays for a trial now and then. The draft of a trial is verified
-    only if this is expected to pay off, or if none was verified for `UNVERIFIED` steps: without a test,
-    costs that were measured too large would never be corrected. All other drafts of trials are only compared with the
-    tokens that are generated without them.
+    A drafter drafts as long as its last drafts have gained time on average. If not, it is backed off, and saves
+    `TRIAL_SHARE` of the time, for its last losses and for a trial now and then. The draft of a trial is verified only
+    if this is expected to pay off, or if none was verified for `UNVERIFIED` steps: without a test, costs that were
+    measured too large would never be corrected. All other drafts of trials are only compared with the tokens that are
+    generated without them.
 
-    Trees have at most `leaves` leaves, and `drafters` is the number of drafters that share the allowed losses.
+    Trees have at most `leaves` leaves, and `drafters` is the number of drafters that share the time for trials.
     """
 
     longest = 0
@@ -144,7 +141,7 @@ class MeasuredPolicy:
 
     def __init__(self, costs: Costs, leaves: int = 1, drafters: int = 1) -> None:
         self.costs, self.leaves = costs, leaves
-        self._credit, self._allowance = CREDIT / drafters, TRIAL_SHARE / drafters
+        self._allowance = TRIAL_SHARE / drafters
         self._modes: dict[str, SamplingMode] = {}
         self._depth = 0
 
@@ -153,9 +150,7 @@ class MeasuredPolicy:
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
         mode = self._mode(context)
         mode.enter(context)
-        record = mode.records.get(drafter)
-        if record is None:
-            record = mode.records[drafter] = Record(self._credit)
+        record = mode.records.get(drafter) or mode.records.setdefault(drafter, Record())
         if record.due > mode.step:  # the usual case if no draft pays off, and so it must be fast
             return None
         if self.costs.needs_plain:
@@ -163,8 +158,8 @@ class MeasuredPolicy:
         step, reading = self._prices(context, drafter, n_unread())
         steps = min(context.remaining, mode.answer)  # in these steps the drafter's prefill has to pay off
         pays = record.gain > 0 and reading <= max(0.0, steps * record.added / record.steps)
-        if not pays and record.credit < step + reading:
-            record.due = mode.step + min(PAUSE, math.ceil((step + reading - record.credit) / self._allowance))
+        if not pays and record.allowance < step + reading:
+            record.due = mode.step + min(STEPS, math.ceil((step + reading - record.allowance) / self._allowance))
             return None
         best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
         if best > 0 and (record.gain - best) * steps <= reading:
@@ -258,7 +253,8 @@ class MeasuredPolicy:
         record.cost += share * (cost - record.cost)
         for chance in proposal.draft.chances():
             record.chance += (chance - record.chance) / STEPS
-        record.credit = min(self._credit, max(-self._credit, record.credit - cost - reading) + won)
+        loss = max(-1.0, record.allowance + won - cost - reading)
+        record.allowance = min(0.0, loss) if record.gain <= 0 else 0.0
         where = context.depth, self.leaves, context.sequences
         if reading:
             took_s = proposal.seconds - (proposal.passes - 1) * step * self._plain_s(context)
@@ -345,7 +341,7 @@ class MeasuredPolicy:
         for name, record in known.records.items():
             step = self.costs.step(name, self._depth, self.leaves) / plain
             cost = record.cost if record.count else step
-            rests = 0 < record.due >= known.step or (record.gain <= 0 and record.credit < step)
+            rests = 0 < record.due >= known.step or (record.gain <= 0 and record.allowance < step)
             if record.count or rests:
                 verdicts.append(PolicyVerdict(name, rests, record.gain + cost, cost, step, widths))
         return verdicts
