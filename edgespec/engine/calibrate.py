@@ -17,7 +17,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.policy.costs import Costs, Shape
+from edgespec.core.policy.costs import Costs, Shape, plain_run
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.base import Drafter
@@ -101,12 +101,14 @@ def measure_passes(
             depth = 0
         else:
             before_s = first_pass()
+        run = plain_run(before_s)
         for turn in range(repeat):
             for place, width in enumerate(others or [first]):
-                expected_s = before_s * (2 + expected(width) / expected(first))
+                expected_s = before_s * (run + expected(width) / expected(first))
                 if expected_s <= limit_s - (perf_counter() - started_s):
                     seconds = _timed_pass(context, width, depth)
-                    _timed_pass(context, first, depth)  # builds the graph of this width again
+                    for _ in range(run - 1):
+                        _timed_pass(context, first, depth)
                     after_s = first_pass()
                     if min(before_s, seconds, after_s) > 0:
                         ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))

@@ -16,7 +16,7 @@ import numpy as np
 
 MEMORY, PLAIN_MEMORY = 8, 4  # measurements that an estimate remembers, and plain passes in the time of a plain pass
 SPIKE = 0.5  # most that a measurement counts as off, in logarithms: the process may have been switched out
-PLAIN_EVERY = 32  # passes with drafts after which two without are decoded: the second is the clock's yardstick
+PLAIN_EVERY = 48  # passes with drafts, after which a run of passes without drafts is decoded as a yardstick
 DRAFT_SHARE, READ_SHARE = 0.1, 0.125  # assumed: a draft pass in plain passes, prefill of a token in draft passes
 WIDTHS = np.log(np.arange(1, 513))  # wider passes cost in proportion to their width
 
@@ -77,10 +77,8 @@ class Costs:
         self._tables: dict[Place, Table] = {}
         self._curves: dict[Place, list[float]] = {}  # costs of target passes by width
         self._threads, self._all_threads = threads, threads
-        self._since_plain = PLAIN_EVERY  # passes with drafts since two without
-        # Sequences in the last pass if it had no drafts: llama.cpp builds a graph for a pass of another width, so the
-        # first plain pass after drafts takes longer than others.
-        self._n_plain = 0
+        self._since_plain = PLAIN_EVERY  # passes with drafts since the last run without
+        self._n_sequences, self._n_plain = 0, 0  # sequences in the last pass, and passes without drafts since
 
     def use_threads(self, threads: int) -> None:
         """Continue with the costs of passes with this number of threads: other widths are fast for other numbers."""
@@ -139,8 +137,9 @@ class Costs:
 
     def observe(self, sequences: int, drafted: int, seconds: float | None, depth: int = 0) -> None:
         """Learn from a target pass over one token of each sequence and `drafted` draft tokens. None: not timed."""
-        is_again, self._n_plain = not drafted and sequences == self._n_plain, 0 if drafted else sequences
         narrow, wide = max(self.least_width, sequences), max(self.least_width, sequences + drafted)
+        self._n_plain = 0 if drafted else self._n_plain + 1 if sequences == self._n_sequences else 1
+        self._n_sequences = sequences
         if drafted:
             if seconds is not None and wide > narrow:
                 self.observe_target(wide, seconds, depth)
@@ -148,7 +147,7 @@ class Costs:
                 self._since_plain += 1
             if seconds is not None and not self.has_plain(depth):
                 self._since_plain = PLAIN_EVERY
-        elif is_again:
+        elif self._n_plain >= plain_run(self.plain_s):
             self._since_plain = 0
             if seconds is not None:
                 self.observe_plain(narrow, seconds, depth)
@@ -265,6 +264,15 @@ class Costs:
             self._plain = Estimate(math.log(state["plain_s"] * self._all_threads / self._threads))
             self._since_plain = 0
         self._curves.clear()
+
+
+def plain_run(plain_s: float) -> int:
+    """Return how many passes without drafts to decode until one takes as long as in plain decoding.
+
+    After a pass of another width llama.cpp builds a new graph, and caches are cold. Of a small model, the first pass
+    takes a quarter longer than the fourth, which hardly shows in long passes.
+    """
+    return 4 if plain_s < 0.02 else 2
 
 
 def _pooled(measured: Sequence[tuple[int, Estimate]]) -> list[tuple[list[int], float]]:
