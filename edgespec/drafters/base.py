@@ -86,7 +86,7 @@ class Drafter(ABC):
         return {}
 
     def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to remember
-        """Restore what `state` returned. Raises ValueError, TypeError, KeyError or AttributeError for other data."""
+        """Restore what `state` returned."""
 
     def begin(self, sequence: DraftContext) -> None:  # noqa: B027 - some keep nothing
         """Prepare for a sequence that was given its slot."""

@@ -29,12 +29,12 @@ from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
-VERSION = 7
+VERSION = 8
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 3  # time limit, tokens before each pass, and passes per width
 CHECKED, CHECK_S, TOLERANCE = (4, 8, 2), 0.5, 0.2  # widths of a check, its time limit, and by how much it may be off
-WARM_WIDTHS = (*range(1, 17), 24, 48, 96, 512)  # each kind of tile that kernels have
+WARM_WIDTHS = (*range(1, 17), 24, 32, 48, 64, 96, 512)  # each kind of tile that kernels have
 PREFIX_SHARE = 0.25  # most of this time that may be spent on the tokens before
 
 OWN: Shape = {1: 1.0, 2: 1.1, 4: 1.25, 8: 1.65, 16: 2.8, 64: 10.0, 512: 85.0}  # edgespec's kernels
@@ -110,7 +110,7 @@ def measure_passes(
                     for _ in range(run - 1):
                         _timed_pass(context, first, depth)
                     after_s = first_pass()
-                    if min(before_s, seconds, after_s) > 0:
+                    if min(before_s, seconds, after_s) > 0:  # the clock may be reset
                         ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))
                     before_s = after_s
                 if progress is not None:
@@ -155,7 +155,7 @@ class CostModelCache:
     def __init__(
         self, context: Context, drafters: Iterable[Drafter], least_width: int, *, compiles: bool = False
     ) -> None:
-        self._drafters = {drafter.name: drafter for drafter in drafters}
+        self._drafters, self._compiles = {drafter.name: drafter for drafter in drafters}, compiles
         self.costs = Costs(
             assumed_shape(context.model),
             {name: drafter.assumed_s for name, drafter in self._drafters.items() if drafter.assumed_s},
@@ -222,15 +222,19 @@ class CostModelCache:
         Returns the seconds of the target's passes by width ("target"), and of a draft model's pass over one token
         ("step").
         """
-        step = dict[str, float]()
+        models, step = [*models], dict[str, float]()
+        for each in [context, *(model.context for model in models)] if self._compiles else []:
+            warm_up(each)
         target = measure_passes(context, sorted(widths), depth=depth, repeat=repeat, progress=progress)
         self._learn(target, depth)
+        narrow = min(target)
+        plain_s = target[narrow] / self.costs.target(narrow, depth)
         for model in models:
             try:
                 step[model.name] = measure_passes(model.context, [1], depth=depth, repeat=2 * repeat)[1]
             finally:
                 model.forget()
-            self.costs.put(("step", model.name, 1, 1), step[model.name] / self.costs.plain_s, depth)
+            self.costs.put(("step", model.name, 1, 1), step[model.name] / plain_s, depth)
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step}
 
     def pace(self, drafters: Iterable[str], leaves: int = 1) -> MeasuredPolicy:

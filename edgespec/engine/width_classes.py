@@ -8,6 +8,7 @@ further rules such a context keeps.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -116,7 +117,7 @@ def measure_classes(
     seconds = measure_passes(context, widths, depth=depths[0], repeat=TURNS)
     ends = [width for width in widths if width == WIDEST or not same[width - 1]]
     ranges = tuple(zip([1, *(end + 1 for end in ends[:-1])], ends, strict=True))
-    return WidthClasses(ranges, tuple(seconds.values()), depths[-1], most)
+    return WidthClasses(ranges, tuple(seconds.get(width, math.inf) for width in widths), depths[-1], most)
 
 
 def _read(context: Context, text: list[int], depth: int) -> None:

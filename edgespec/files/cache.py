@@ -23,8 +23,8 @@ def read_cache(name: str) -> str | None:
     file = cache_dir() / name
     with optional(file):
         digest, _, stored = file.read_bytes().partition(b"\n")
-        if digest.decode(errors="replace") == sha256(stored).hexdigest():
-            return stored.decode()
+        if digest == sha256(stored).hexdigest().encode():
+            return stored.decode(errors="replace")
     return None
 
 

@@ -180,8 +180,10 @@ def plot(rows: Mapping[str, Row], title: str, kind: str) -> bytes:
     for number, name in enumerate(names):
         places = [place + share * (number + 0.5) - 0.4 for place in range(len(rows))]
         one, eight = ([1000 * row[name][at] for row in rows.values()] for at in range(len(PLOTTED)))
-        axes.bar(places, one, share, color=COLOURS[number], label=f"{name}, 1 token")
-        (marks,) = axes.plot(places, eight, "_", color=COLOURS[number], label=f"{name}, {PLOTTED[1]} tokens")
+        axes.bar(places, one, share, color=COLOURS[number % len(COLOURS)], label=f"{name}, 1 token")
+        (marks,) = axes.plot(
+            places, eight, "_", color=COLOURS[number % len(COLOURS)], label=f"{name}, {PLOTTED[1]} tokens"
+        )
         marks.set(markersize=9, markeredgewidth=2.5)
     for place, row in enumerate(rows.values()):
         memory = 1000 * row["memory"][0]

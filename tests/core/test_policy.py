@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ import pytest
 
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Budget, Draft
-from edgespec.core.policy.costs import PLAIN_EVERY, Costs
-from edgespec.core.policy.measured import DRAFTS, STEPS, TRIAL_SHARE, UNVERIFIED, MeasuredPolicy
+from edgespec.core.policy.costs import Costs
+from edgespec.core.policy.measured import DRAFTS, PLAIN_EVERY, STEPS, TRIAL_SHARE, UNVERIFIED, MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy, Proposal, ProposalContext, Verified
 
 FLAT = {1: 1.0, 64: 1.5}
@@ -210,19 +211,17 @@ def test_prompts_that_are_always_long_are_read_for_a_trial_now_and_then() -> Non
     assert 0 < len(times) * 15.0 < 3.0 + 1.5 * TRIAL_SHARE * 6000
 
 
-def test_a_drafter_that_missed_much_is_tried_again_in_the_next_answer() -> None:
-    """To read the tokens that it missed costs more than a trial may."""
-    measured, asked_in = pace(STEEP, step=0.1), list[list[int]]()
+def test_tokens_missed_while_backed_off_make_trials_rarer() -> None:
+    measured = pace(STEEP, step=0.1)
     measured.costs.observe_read("draft", 100, 1.0)
-    for _ in range(3):  # answers
-        read, times = 0, list[int]()
-        for number in range(2000):
-            n_unread, now = number - read, context(step=number)
-            if step(measured, now, chain(0.05), seconds=0.01 * n_unread + 0.1, n_unread=n_unread)[0]:
-                times.append(number)
-                read = number
-        asked_in.append(times)
-    assert len(asked_in[0]) < 15 and all(0 < len(times) < 3 and times[0] < 50 for times in asked_in[1:])
+    read, times = 0, []
+    for number in range(6000):
+        n_unread = number - read
+        if step(measured, context(), chain(0.05), seconds=0.01 * n_unread + 0.1, n_unread=n_unread)[0]:
+            times.append(number)
+            read = number
+    waits = [later - earlier for earlier, later in itertools.pairwise([*times, 6000])]
+    assert waits[-1] > 4 * min(wait for wait in waits if wait > 1)
 
 
 def test_a_drafter_becomes_active_again_when_the_text_becomes_predictable() -> None:
@@ -491,17 +490,59 @@ def test_the_cost_of_a_proposal_is_that_of_the_clock_and_of_looking_at_passes_to
     assert proposed.costs == {"draft": pytest.approx(0.03 + 0.4, abs=1e-3), "lookup": pytest.approx(0.01, abs=1e-3)}
 
 
-@pytest.mark.parametrize("is_timed", [True, False])
-def test_passes_without_drafts_are_decoded_now_and_then_as_a_yardstick(is_timed: bool) -> None:
-    measured, plain = pace(FLAT), list[int]()
-    for number in range(4 * PLAIN_EVERY):
+def plain_passes(measured: MeasuredPolicy, passes: int, pass_s: float | None) -> list[int]:
+    """Return the passes in which nothing is drafted, though it would pay off."""
+    plain = list[int]()
+    for number in range(passes):
         now = context(step=number)
         draft = drafted(measured, now, chain(0.99)) if offered(measured, now) is not None else Draft.empty()
-        took_s = 1.0 + 0.01 * len(draft) if is_timed else None
+        took_s = None if pass_s is None else pass_s * (1.0 + 0.01 * len(draft))
         measured.record([Verified(now, draft, range(len(draft)), [0] * (1 + len(draft)))], took_s)
         plain += [] if draft else [number]
-    pairs = range(PLAIN_EVERY, 4 * PLAIN_EVERY, PLAIN_EVERY + 2)
-    assert plain == [number for first in pairs for number in (first, first + 1)]
+    return plain
+
+
+@pytest.mark.parametrize("pass_s", [1.0, 0.01, None])
+def test_passes_without_drafts_are_decoded_now_and_then_as_a_yardstick(pass_s: float | None) -> None:
+    """Two of them, or four if passes are short: right after drafts they take longer than in plain decoding."""
+    measured = pace(FLAT)
+    if pass_s:
+        for _ in range(50):
+            measured.costs.observe_plain(1, pass_s)
+    run = 4 if pass_s == 0.01 else 2
+    expected = [PLAIN_EVERY + turn * (PLAIN_EVERY + run) + n for turn in range(3) for n in range(run)]
+    assert plain_passes(measured, 4 * PLAIN_EVERY, pass_s) == expected
+
+
+def test_two_policies_share_costs_but_not_the_count_of_passes() -> None:
+    costs = pace(FLAT).costs
+    policies, lengths = [MeasuredPolicy(costs), MeasuredPolicy(costs)], list[int]()
+    for number in range(400):
+        for measured, n in zip(policies, (2, 1), strict=True):
+            verified = list[Verified]()
+            for _ in range(n):
+                now = context(step=number, sequences=3)
+                draft = drafted(measured, now, chain(0.99)) if offered(measured, now) is not None else Draft.empty()
+                verified.append(Verified(now, draft, range(len(draft)), [0] * (1 + len(draft))))
+            measured.record(verified, None)
+            lengths += [len(each.draft) for each in verified]
+    assert sum(lengths[-300:]) > 200
+
+
+def test_an_unread_prompt_of_one_sequence_does_not_back_a_drafter_off_for_others() -> None:
+    measured, n_drafts = pace(FLAT), 0
+    measured.costs.observe_read("draft", 1000, 20.0, sequences=2)
+    for number in range(300):
+        read, unread = (context(step=number, sequences=2, remaining=40) for _ in range(2))
+        assert offered(measured, unread, n_unread=1000) is None
+        draft = Draft.empty()
+        if offered(measured, read) is not None:
+            read.proposals.append(Proposal("draft", chain(0.9, 0.9), 0, 2, 0.04))
+            draft = selected(measured, read)[0]
+        n_drafts += len(draft) > 0
+        others = [Verified(unread, Draft.empty(), [], [0])]
+        measured.record([Verified(read, draft, range(len(draft)), [0] * (1 + len(draft))), *others], None)
+    assert n_drafts > 250
 
 
 def test_while_a_drafter_is_backed_off_nothing_is_asked_of_it() -> None:

@@ -16,7 +16,6 @@ import numpy as np
 
 MEMORY, PLAIN_MEMORY = 8, 4  # measurements that an estimate remembers, and plain passes in the time of a plain pass
 SPIKE = 0.5  # most that a measurement counts as off, in logarithms: the process may have been switched out
-PLAIN_EVERY = 48  # passes with drafts, after which a run of passes without drafts is decoded as a yardstick
 DRAFT_SHARE, READ_SHARE = 0.1, 0.125  # assumed: a draft pass in plain passes, prefill of a token in draft passes
 WIDTHS = np.log(np.arange(1, 513))  # wider passes cost in proportion to their width
 
@@ -77,8 +76,7 @@ class Costs:
         self._tables: dict[Place, Table] = {}
         self._curves: dict[Place, list[float]] = {}  # costs of target passes by width
         self._threads, self._all_threads = threads, threads
-        self._since_plain = PLAIN_EVERY  # passes with drafts since the last run without
-        self._n_sequences, self._n_plain = 0, 0  # sequences in the last pass, and passes without drafts since
+        self._age = 0  # passes with drafts since the last measured plain pass
 
     def use_threads(self, threads: int) -> None:
         """Continue with the costs of passes with this number of threads: other widths are fast for other numbers."""
@@ -90,11 +88,6 @@ class Costs:
     def is_measured(self) -> bool:
         """True if a pass of the target was ever measured."""
         return self._plain.count > 0 or any(self._tables.values())
-
-    @property
-    def needs_plain(self) -> bool:
-        """True if passes without drafts are due, with which the others are compared."""
-        return self._since_plain >= PLAIN_EVERY
 
     def has_plain(self, depth: int) -> bool:
         """Return whether the time of a plain pass at this depth is known now."""
@@ -135,36 +128,19 @@ class Costs:
 
     # --- measuring: durations that are not positive (the clock was reset) are ignored -----------------------------
 
-    def observe(self, sequences: int, drafted: int, seconds: float | None, depth: int = 0) -> None:
-        """Learn from a target pass over one token of each sequence and `drafted` draft tokens. None: not timed."""
-        narrow, wide = max(self.least_width, sequences), max(self.least_width, sequences + drafted)
-        self._n_plain = 0 if drafted else self._n_plain + 1 if sequences == self._n_sequences else 1
-        self._n_sequences = sequences
-        if drafted:
-            if seconds is not None and wide > narrow:
-                self.observe_target(wide, seconds, depth)
-            else:
-                self._since_plain += 1
-            if seconds is not None and not self.has_plain(depth):
-                self._since_plain = PLAIN_EVERY
-        elif self._n_plain >= plain_run(self.plain_s):
-            self._since_plain = 0
-            if seconds is not None:
-                self.observe_plain(narrow, seconds, depth)
-
     def observe_plain(self, width: int, seconds: float, depth: int = 0) -> None:
         """Learn from a pass without drafts, of `width` sequences."""
         if 0 < seconds < math.inf:
             if not self.has_plain(depth):
                 self._plain, self._plain_level = Estimate(self._plain.log), _level(depth)
             self._plain.observe(math.log(seconds / self.target(width, depth)), PLAIN_MEMORY)
-            self._since_plain = 0
+            self._age = 0
 
     def observe_target(self, width: int, seconds: float, depth: int = 0) -> None:
         """Learn from a pass with drafts."""
-        self._since_plain += 1
+        self._age += 1
         known = self._observe(("target", width), seconds, depth)
-        if known is None or known.count < MEMORY or self._since_plain % 4 == 1:
+        if known is None or known.count < MEMORY or self._age % 4 == 1:
             self._curves.pop((self._threads, _level(depth)), None)  # a curve takes longer than an observation
 
     def observe_step(self, drafter: str, seconds: float, depth: int = 0, leaves: int = 1, sequences: int = 1) -> None:
@@ -193,7 +169,7 @@ class Costs:
                 table[key] = Estimate()
             if self._compiles:
                 return None
-        table[key].observe(math.log(seconds) - self._plain.log, age=self._since_plain)
+        table[key].observe(math.log(seconds) - self._plain.log, age=self._age)
         return table[key]
 
     def knows(self, measured: Mapping[int, float], tolerance: float) -> bool:
@@ -228,7 +204,9 @@ class Costs:
         corrected by the interpolated error of the shape at the measured widths on both sides.
         """
         known = sorted(
-            (key[1], each) for key, each in table.items() if key[0] == "target" and key[1] > 1 and each.count
+            (key[1], each)
+            for key, each in table.items()
+            if key[0] == "target" and 1 < key[1] <= len(WIDTHS) and each.count
         )
         widths, logs = [1], [0.0]
         for places, log in _pooled(known):
@@ -262,7 +240,6 @@ class Costs:
         }
         if state["plain_s"] is not None:
             self._plain = Estimate(math.log(state["plain_s"] * self._all_threads / self._threads))
-            self._since_plain = 0
         self._curves.clear()
 
 

@@ -20,14 +20,16 @@ from statistics import fmean
 from typing import Any
 
 from edgespec.core.draft import Budget, Draft
-from edgespec.core.policy.costs import Costs
+from edgespec.core.policy.costs import Costs, plain_run
 from edgespec.core.policy.policy import LENGTHS, PolicyVerdict, Proposal, ProposalContext, Verified
 
 TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off
 STEPS, DRAFTS, ANSWERS = 48, 12, 4  # in the mean of the rate, of the gain of a draft, and of what an answer gains
+DEBT = 3.0  # tokens that the prefill of a trial may cost beyond what is saved, and most loss that is remembered
+PLAIN_EVERY = 48  # passes with drafts, after which some without are decoded as a yardstick
 UNVERIFIED, TEST_TOKENS = 512, 3  # steps without a verified draft, after which one of so many tokens is verified
 SHOWN_WIDTHS = (2, 3, 4, 8)
-SAVED = 8  # first fields of a `Record`
+SAVED = 8  # first fields of a `Record` (if they change, so does `VERSION` in engine/calibrate.py)
 
 
 @dataclass(slots=True)
@@ -51,7 +53,8 @@ class Record:
     steps: float = 12.0
     #: tokens that a trial may cost, saved in the steps in which the drafter was backed off; negative after losses
     allowance: float = 0.0
-    #: step until which the drafter is backed off
+    #: step in which it was asked last, and step until which it is backed off
+    asked: int = -1
     due: int = 0
     #: True if it has drafted in the current answer
     is_used: bool = False
@@ -110,25 +113,26 @@ class SamplingMode:
     def count(self, context: ProposalContext, tokens: int, passes: float, allowance: float) -> None:
         """Count one more step of a sequence, with its tokens and its time.
 
-        Drafters that are backed off earn an `allowance` for their next trial.
+        Drafters that were not asked earn an `allowance` for their next trial.
         """
         self.enter(context)
-        self.step += 1
         if context.sequences == 1:
             self.last = context.step + 1
         self.tokens += tokens - self.tokens / STEPS
         self.passes += passes - self.passes / STEPS
         for record in self.records.values():
-            record.steps += record.is_used
-            if record.due >= self.step:
+            if record.asked < self.step:
                 record.allowance += allowance
+            if record.due <= self.step:
+                record.steps += record.is_used
+        self.step += 1
 
 
 class MeasuredPolicy:
     """Drafts as many tokens as pay off, or none. The measurements are valid for one pair of models.
 
     A drafter drafts as long as its last drafts have gained time on average. If not, it is backed off, and saves
-    `TRIAL_SHARE` of the time, for its last losses and for a trial now and then. The draft of a trial is verified only
+    `TRIAL_SHARE` of the time, for its last loss and for a trial now and then. The draft of a trial is verified only
     if this is expected to pay off, or if none was verified for `UNVERIFIED` steps: without a test, costs that were
     measured too large would never be corrected. All other drafts of trials are only compared with the tokens that are
     generated without them.
@@ -144,6 +148,8 @@ class MeasuredPolicy:
         self._allowance = TRIAL_SHARE / drafters
         self._modes: dict[str, SamplingMode] = {}
         self._depth = 0
+        self._drafted = 0 if costs.is_measured else PLAIN_EVERY  # passes with drafts since the last yardstick
+        self._n_plain, self._n_sequences = 0, 0  # passes without drafts since, and sequences in the last pass
 
     # --- decisions ------------------------------------------------------------------------------------------------
 
@@ -153,17 +159,20 @@ class MeasuredPolicy:
         record = mode.records.get(drafter) or mode.records.setdefault(drafter, Record())
         if record.due > mode.step:  # the usual case if no draft pays off, and so it must be fast
             return None
-        if self.costs.needs_plain:
+        if self._drafted >= PLAIN_EVERY:
             return Budget(0)
         step, reading = self._prices(context, drafter, n_unread())
         steps = min(context.remaining, mode.answer)  # in these steps the drafter's prefill has to pay off
         pays = record.gain > 0 and reading <= max(0.0, steps * record.added / record.steps)
-        if not pays and record.allowance < step + reading:
-            record.due = mode.step + min(STEPS, math.ceil((step + reading - record.allowance) / self._allowance))
+        missing = max(step, step + reading - DEBT) - record.allowance
+        if not pays and missing > 0:
+            if record.gain <= 0:  # else it may pay for another sequence, which has read more
+                record.due = mode.step + min(STEPS, math.ceil(missing / self._allowance))
             return None
         best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
         if best > 0 and (record.gain - best) * steps <= reading:
             return Budget(0)
+        record.asked = mode.step
         if mode.is_test_due:
             return Budget(min(context.n_max, TEST_TOKENS))
         return Budget(context.n_max, worth=partial(self._is_worth, context, mode.rate, record, step))
@@ -197,12 +206,13 @@ class MeasuredPolicy:
 
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
         if not verified:
+            self._n_plain = 0
             return
         n, drafted = len(verified), sum(len(each.draft) for each in verified)
         depth = self._depth = verified[0].context.depth
         plain, expected = self.costs.target(n, depth), self.costs.target(n + drafted, depth)
         cost = expected if seconds is None else seconds / self.costs.plain_s
-        self.costs.observe(n, drafted, seconds, depth)
+        self._observe(verified, drafted, seconds, depth)
         passes = self.costs.target(n + drafted, depth) / plain
         share = n / max(1, drafted)  # the cost of a wider pass, in tokens of plain decoding, of each drafted token
         for each in verified:
@@ -220,6 +230,23 @@ class MeasuredPolicy:
             for drafter, took_s in context.watched.items():
                 self._show(context, drafter, took_s / self._plain_s(context))
             mode.count(context, len(each.emitted), passes + took, self._allowance)
+
+    def _observe(self, verified: Sequence[Verified], drafted: int, seconds: float | None, depth: int) -> None:
+        """Learn from the time of a pass with so many draft tokens."""
+        n, costs = len(verified), self.costs
+        is_same, self._n_sequences = n == self._n_sequences, n
+        if drafted or any(each.context.proposals for each in verified):
+            self._drafted, self._n_plain = self._drafted + 1, 0
+            if seconds is not None and n + drafted > max(n, costs.least_width):
+                costs.observe_target(n + drafted, seconds, depth)
+            if seconds is not None and not costs.has_plain(depth):
+                self._drafted = PLAIN_EVERY
+            return
+        self._n_plain += 1
+        if is_same and self._n_plain >= plain_run(costs.plain_s):
+            self._drafted = 0
+            if seconds is not None:
+                costs.observe_plain(max(n, costs.least_width), seconds, depth)
 
     # --- one draft ------------------------------------------------------------------------------------------------
 
@@ -253,7 +280,7 @@ class MeasuredPolicy:
         record.cost += share * (cost - record.cost)
         for chance in proposal.draft.chances():
             record.chance += (chance - record.chance) / STEPS
-        loss = max(-1.0, record.allowance + won - cost - reading)
+        loss = max(-DEBT, record.allowance + won - cost - reading)
         record.allowance = min(0.0, loss) if record.gain <= 0 else 0.0
         where = context.depth, self.leaves, context.sequences
         if reading:
