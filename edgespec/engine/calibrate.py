@@ -196,13 +196,13 @@ class CostModelCache:
         self._learn(measured([narrow, *_spread_out(widths)], repeat=TURNS, limit_s=MEASURE_S))
 
     def _costs(self, seconds: dict[int, float], depth: int = 0) -> dict[int, float]:
-        """Return the costs of passes that took so long, of which the first is the narrowest."""
+        """Return the costs of target passes from their seconds by width. The first width is the narrowest."""
         narrow = next(iter(seconds))
         plain_s = seconds[narrow] / self.costs.target(narrow, depth)
         return {width: taken / plain_s for width, taken in seconds.items() if width != narrow}
 
     def _learn(self, seconds: dict[int, float], depth: int = 0) -> None:
-        """Replace the costs of target passes by those of passes that took so long."""
+        """Replace the costs of target passes by measured ones; `seconds` are theirs by width."""
         narrow = next(iter(seconds))
         self.costs.observe_plain(narrow, seconds[narrow], depth)
         for width, cost in self._costs(seconds, depth).items():

@@ -27,7 +27,7 @@ TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters t
 STEPS, DRAFTS, ANSWERS = 48, 12, 4  # in the mean of the rate, of the gain of a draft, and of what an answer gains
 DEBT = 3.0  # tokens that the prefill of a trial may cost beyond what is saved, and most loss that is remembered
 PLAIN_EVERY = 48  # passes with drafts, after which some without are decoded as a yardstick
-UNVERIFIED, TEST_TOKENS = 512, 3  # steps without a verified draft, after which one of so many tokens is verified
+UNVERIFIED, TEST_TOKENS = 512, 3  # steps without a verified draft until one is verified, and its most tokens
 SHOWN_WIDTHS = (2, 3, 4, 8)
 SAVED = 8  # first fields of a `Record` (if they change, so does `VERSION` in engine/calibrate.py)
 
@@ -220,19 +220,17 @@ class MeasuredPolicy:
             # A test that shows a cost to be too large is repeated until it is known.
             is_test = mode.is_test_due and cost < 0.9 * expected
             mode.unverified = 0 if each.draft and not is_test else mode.unverified + 1
-            took = sum(
-                self._count(each, proposal, mode.records[proposal.drafter], (passes - 1) * share)
-                for proposal in context.proposals
-            )
+            took = 0.0
             for proposal in context.proposals:
-                clocked = proposal.seconds / self._plain_s(context)
-                self._show(context, proposal.drafter, clocked + (cost / plain - 1) * share * _nodes_of(each, proposal))
+                took += self._count(each, proposal, mode.records[proposal.drafter], (passes - 1) * share)
+                wider = (cost / plain - 1) * share * _nodes_of(each, proposal)
+                self._show(context, proposal.drafter, proposal.seconds / self._plain_s(context) + wider)
             for drafter, took_s in context.watched.items():
                 self._show(context, drafter, took_s / self._plain_s(context))
             mode.count(context, len(each.emitted), passes + took, self._allowance)
 
     def _observe(self, verified: Sequence[Verified], drafted: int, seconds: float | None, depth: int) -> None:
-        """Learn from the time of a pass with so many draft tokens."""
+        """Learn from the seconds of a pass with `drafted` draft tokens."""
         n, costs = len(verified), self.costs
         is_same, self._n_sequences = n == self._n_sequences, n
         if drafted or any(each.context.proposals for each in verified):
