@@ -23,8 +23,8 @@ Shape = Mapping[int, float]
 """Assumed cost of a pass by width, in plain passes; widths between are interpolated."""
 
 Key = tuple[str, *tuple[Any, ...]]
-"""("target", width); ("step", drafter, leaves, sequences) for a pass of a drafter, whose drafts have at most this number
-of leaves, for several sequences; or ("read", drafter, leaves, sequences) for the prefill of a token."""
+"""("target", width); ("step", drafter, leaves, sequences) for a pass of a drafter, whose drafts have at most this
+number of leaves, for several sequences; or ("read", drafter, leaves, sequences) for the prefill of a token."""
 
 
 @dataclass(slots=True)
