@@ -17,6 +17,7 @@ from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import FixedPolicy, pass_widths
 from edgespec.drafters.base import Budget, DraftContext, Drafter
+from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.calibrate import CHECK_S, TURNS, VERSION, CostModelCache, assumed_shape, measure_passes
 from edgespec.engine.width_classes import WidthClasses
 from edgespec.errors import UsageError
@@ -384,6 +385,33 @@ def test_one_pair_of_passes_checks_a_slow_model_and_none_a_very_slow_one(
         tuning.costs.observe_plain(1, token_s)
         tuning.measure(llm.context, 32, lambda done: None)
     assert decoded == widths
+
+
+def test_kernels_are_compiled_before_passes_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = list[tuple[str, object]]()
+
+    def timed_pass(context: object, width: int, depth: int) -> float:
+        done.append(("measured", context))
+        return 0.01
+
+    monkeypatch.setattr("edgespec.engine.calibrate._timed_pass", timed_pass)
+    monkeypatch.setattr("edgespec.engine.calibrate.warm_up", lambda context: done.append(("compiled", context)))
+    with edgespec.load("demo", spec_type="draft", store=False, pace="off", threads=1) as llm:
+        models = [drafter for drafter in llm.engine.speculator._known if isinstance(drafter, ModelDrafter)]
+        tuning, contexts = CostModelCache(llm.context, models, 1, compiles=True), [llm.context, models[0].context]
+        done.clear()
+        tuning.measured_now(llm.context, models, [1, 4], 8, 2, lambda share: None)
+    assert done[:2] == [("compiled", context) for context in contexts]
+    assert {*done[2:]} == {("measured", context) for context in contexts}
+
+
+def test_models_on_a_device_are_warmed_up_when_they_are_loaded(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
+    warmed = list[object]()
+    monkeypatch.setattr("edgespec.llama.model.Model.is_offloaded", True)
+    monkeypatch.setattr("edgespec.runtime.loading.warm_up", warmed.append)
+    with edgespec.load("demo", spec_type="draft", store=False, threads=1) as llm:
+        [drafter] = llm.engine.speculator.drafters
+        assert isinstance(drafter, ModelDrafter) and warmed == [llm.context, drafter.context]
 
 
 def measured_widths(policy: MeasuredPolicy) -> list[int]:
