@@ -330,6 +330,7 @@ def test_an_untried_draft_does_not_read_more_than_a_try_is_worth() -> None:
         measured = pace(FLAT)
         measured.costs.observe_read("draft", 1000, 40.0)
         assert (offered(measured, context(remaining=256), n_unread=n_unread) is not None) == pays
+        assert [verdict.rests for verdict in measured.verdicts("coupled")] == [True], "it has not drafted"
 
 
 def test_a_long_prompt_is_not_read_for_answers_that_are_short() -> None:

@@ -359,16 +359,15 @@ class MeasuredPolicy:
     # --- explanations, saving -------------------------------------------------------------------------------------
 
     def verdicts(self, mode: str) -> list[PolicyVerdict]:
-        """Return gain and cost of each drafter that was asked in this sampling mode, or is too expensive to ask."""
+        """Return gain and cost of each drafter that was asked in this sampling mode, or was too expensive to ask."""
         known, plain = self._modes.get(mode, SamplingMode()), self.costs.target(1, self._depth)
         widths = {width: self.costs.target(width, self._depth) / plain for width in SHOWN_WIDTHS}
         verdicts = []
         for name, record in known.records.items():
             step = self.costs.step(name, self._depth, self.leaves) / plain
             cost = record.cost if record.count else step
-            rests = 0 < record.due >= known.step or (record.gain <= 0 and record.allowance < step)
-            if record.count or rests:
-                verdicts.append(PolicyVerdict(name, rests, record.gain + cost, cost, step, widths))
+            rests = 0 < record.due >= known.step or (record.gain <= 0 and record.allowance < step) or not record.count
+            verdicts.append(PolicyVerdict(name, rests, record.gain + cost, cost, step, widths))
         return verdicts
 
     @property
