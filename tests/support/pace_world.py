@@ -5,17 +5,25 @@ other programs that disturb the clock, and saved costs that are wrong.
 
 prints a table: the lowest speed of the policy over plain decoding under any disturbance, and in brackets the share that
 this is of its speed if it knows the costs and nothing disturbs it.
+
+    python -m tests.support.pace_world constants
+
+prints the mean and the lowest speed of every third run, with half and with twice the value of each constant.
 """
 
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from statistics import fmean
+from types import ModuleType
 
 from edgespec.core.draft import Draft
+from edgespec.core.policy import costs, measured
 from edgespec.core.policy.costs import Costs
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import Proposal, ProposalContext, Verified, pass_widths
@@ -167,6 +175,31 @@ def undisturbed(curve: str, text: str) -> float:
     return speed(curve, text, "quiet", "right")
 
 
+CONSTANTS: dict[str, ModuleType] = {
+    **dict.fromkeys(("MEMORY", "PLAIN_MEMORY", "SPIKE"), costs),
+    **dict.fromkeys(("PLAIN_EVERY", "TRIAL_SHARE", "STEPS", "DRAFTS", "ANSWERS", "DEBT", "UNVERIFIED"), measured),
+}
+
+
+def with_other_constants() -> None:
+    """Print the mean and the lowest speed of every third run, with other values of the constants."""
+    runs = [*product(CURVES, TEXTS, DISTURBANCES, SAVED)][::3]
+
+    def speeds() -> str:
+        found = [speed(*run) for run in runs]
+        return f"{fmean(found):.3f} | {min(found):.2f}"
+
+    print(f"| | value | mean | lowest | half: mean | lowest | twice: mean | lowest |\n|---|{'---|' * 7}")
+    usual = speeds()
+    for name, module in CONSTANTS.items():
+        value, cells = getattr(module, name), [usual]
+        for factor in (0.5, 2.0):
+            setattr(module, name, type(value)(value * factor))
+            cells.append(speeds())
+        setattr(module, name, value)
+        print(f"| `{name}` | {value} | {' | '.join(cells)} |", flush=True)
+
+
 def main() -> None:
     print(f"| costs | saved | {' | '.join(TEXTS)} |")
     print(f"|---|---|{'---|' * len(TEXTS)}")
@@ -185,4 +218,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with_other_constants() if "constants" in sys.argv[1:] else main()

@@ -34,9 +34,11 @@ class Estimate:
     log: float = 0.0
     count: int = 0
 
-    def observe(self, log: float, memory: int = MEMORY, age: int = 0) -> None:
-        """Count a measurement. The greater the `age` of the plain pass it is compared with, in passes, the less it
-        counts."""
+    def observe(self, log: float, memory: int, age: int = 0) -> None:
+        """Count a measurement, and remember at most `memory` of them.
+
+        The greater the `age` of the plain pass it is compared with, in passes, the less it counts.
+        """
         if not self.count:
             self.log = log
         self.count = min(memory, self.count + 1)
@@ -169,7 +171,7 @@ class Costs:
                 table[key] = Estimate()
             if self._compiles:
                 return None
-        table[key].observe(math.log(seconds) - self._plain.log, age=self._age)
+        table[key].observe(math.log(seconds) - self._plain.log, MEMORY, self._age)
         return table[key]
 
     def knows(self, measured: Mapping[int, float], tolerance: float) -> bool:
