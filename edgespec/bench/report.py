@@ -19,6 +19,7 @@ from edgespec.errors import UsageError
 from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
 BUSY_SPREAD = 0.15  # a larger spread of equal work means that the machine was busy
@@ -304,7 +305,6 @@ def check_plot(path: Path) -> None:
 
 def plot_bench(result: BenchResult, path: Path) -> bytes:
     """Return a picture in the format of `path`: each mode's speedup with its interval, and a point per category."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     summary = summarise(result.samples, result.modes)
@@ -333,8 +333,14 @@ def plot_bench(result: BenchResult, path: Path) -> bytes:
     names = (str(model["name"]) for model in result.models.values() if model)
     figure.suptitle(", draft: ".join(names), x=0.01, ha="left", parse_math=False)
     figure.supxlabel(machine_line(result.machine), x=0.01, ha="left", fontsize=8, color=GREY, parse_math=False)
+    return picture(figure, path)
+
+
+def picture(figure: Figure, path: Path) -> bytes:
+    """Return a figure in the format of `path`. Text of an SVG stays text; the same figure gives the same bytes."""
+    from matplotlib import rc_context
+
     drawn, kind = BytesIO(), path.suffix.lower()[1:]
-    # Text of an SVG stays text; a picture of the same result is the same file.
     with rc_context({"svg.fonttype": "none", "svg.hashsalt": "edgespec"}):
         figure.savefig(drawn, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
     return drawn.getvalue()

@@ -84,7 +84,7 @@ def measure_passes(
     are not enough, the tokens before are left out, and the last widths; `expected` returns about what a pass costs,
     in passes over one token. Uses sequence 0 of the context, which is empty afterwards.
     """
-    first, *others = widths
+    first, others = widths[0], widths[1:] or widths
     depth = max(1, min(depth, context.n_ctx - max(widths)))
     firsts, ratios = list[float](), dict[int, list[float]]()
 
@@ -103,7 +103,7 @@ def measure_passes(
             before_s = first_pass()
         run = plain_run(before_s)
         for turn in range(repeat):
-            for place, width in enumerate(others or [first]):
+            for place, width in enumerate(others):
                 expected_s = before_s * (run + expected(width) / expected(first))
                 if expected_s <= limit_s - (perf_counter() - started_s):
                     seconds = _timed_pass(context, width, depth)
@@ -114,7 +114,7 @@ def measure_passes(
                         ratios.setdefault(width, []).append(seconds / math.sqrt(before_s * after_s))
                     before_s = after_s
                 if progress is not None:
-                    progress((turn * len(others or [first]) + place + 1) / (repeat * len(others or [first])))
+                    progress((turn * len(others) + place + 1) / (repeat * len(others)))
     finally:
         context.forget(0)
     first_s = median(firsts or [before_s])

@@ -1,6 +1,6 @@
-"""Results in the cache folder, by name. What cannot be read or written is worked out again.
+"""Results in the cache folder, by name. A result that cannot be read or written is worked out again.
 
-The first line of a file is the digest of the rest, so whatever is read is what was written.
+The first line of a file is the digest of the rest: a damaged file is not read.
 """
 
 from __future__ import annotations

@@ -8,10 +8,10 @@
 The types of weights are made from the model in a temporary folder, one at a time. All passes of a type are interleaved
 in one process. The table on stdout, in Markdown, has the time of a pass over one token, the passes over several tokens
 in units of it, and the time of reading a prompt, all after `--depth` tokens. "llama.cpp" is the same build without
-edgespec's kernels. Other programs are run before and after, as the `llama-bench` of their builds, and the better of
+edgespec's kernels. `--beside` runs other programs before and after, each the `llama-bench` of its build; the better of
 both runs counts. They compute the logits of the last token of a pass only, and without their option --n-depth the cache
-is empty. "memory" is the time in which all threads read as many bytes as the file has. `--plot` draws the passes over
-one token and over eight.
+is empty. "memory" is the time in which all threads read as many bytes as the file has. `--plot` makes a chart of the
+passes over one token and over eight.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from io import BytesIO
 from pathlib import Path
 from statistics import median
 from time import perf_counter
@@ -34,7 +33,8 @@ from time import perf_counter
 import numpy as np
 
 from edgespec.bench.measure import machine
-from edgespec.bench.report import COLOURS, check_plot
+from edgespec.bench.report import COLOURS, check_plot, picture
+from edgespec.errors import UsageError
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.quantize import quantize
@@ -64,7 +64,10 @@ def main() -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="a picture, SVG or PNG (needs matplotlib)")
     args = parser.parse_args()
     if args.plot:
-        check_plot(args.plot)
+        try:
+            check_plot(args.plot)
+        except UsageError as error:
+            parser.error(str(error))
     logging.disable(logging.WARNING)
     others = {name: shlex.split(command) for name, _, command in (each.partition("=") for each in args.beside)}
     names = [*SETTINGS, *others]
@@ -97,7 +100,7 @@ def main() -> None:
         print(f"| {type} | {' | '.join(cells)} |", flush=True)
         rows[type] = {"memory": [limit_s]} | {name: [passes[name, width] for width in PLOTTED] for name in names}
         if args.plot:
-            args.plot.write_bytes(plot(rows, ", ".join(about), args.plot.suffix[1:]))
+            args.plot.write_bytes(plot(rows, ", ".join(about), args.plot))
 
 
 def memory_speed(threads: int) -> float:
@@ -169,21 +172,19 @@ def read(context: Context, start: int, end: int) -> float:
     return perf_counter() - started_s
 
 
-def plot(rows: Mapping[str, Row], title: str, kind: str) -> bytes:
+def plot(rows: Mapping[str, Row], title: str, path: Path) -> bytes:
     """Draw the passes over one token as bars, those over eight as marks, and the limit of memory as a line."""
-    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     names = [name for name in next(iter(rows.values())) if name != "memory"]
-    figure = Figure(figsize=(2 + 0.8 * len(rows), 4), layout="constrained")
+    figure = Figure(figsize=(max(8, 2 + 0.8 * len(rows)), 4), layout="constrained")
     axes, share = figure.subplots(), 0.8 / len(names)
     for number, name in enumerate(names):
         places = [place + share * (number + 0.5) - 0.4 for place in range(len(rows))]
         one, eight = ([1000 * row[name][at] for row in rows.values()] for at in range(len(PLOTTED)))
-        axes.bar(places, one, share, color=COLOURS[number % len(COLOURS)], label=f"{name}, 1 token")
-        (marks,) = axes.plot(
-            places, eight, "_", color=COLOURS[number % len(COLOURS)], label=f"{name}, {PLOTTED[1]} tokens"
-        )
+        colour = COLOURS[number % len(COLOURS)]
+        axes.bar(places, one, share, color=colour, label=f"{name}, 1 token")
+        (marks,) = axes.plot(places, eight, "_", color=colour, label=f"{name}, {PLOTTED[1]} tokens")
         marks.set(markersize=9, markeredgewidth=2.5)
     for place, row in enumerate(rows.values()):
         memory = 1000 * row["memory"][0]
@@ -194,10 +195,7 @@ def plot(rows: Mapping[str, Row], title: str, kind: str) -> bytes:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=8)
     figure.supxlabel(title, x=0.01, ha="left", fontsize=8)
-    drawn = BytesIO()
-    with rc_context({"svg.fonttype": "none", "svg.hashsalt": "edgespec"}):
-        figure.savefig(drawn, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else {})
-    return drawn.getvalue()
+    return picture(figure, path)
 
 
 if __name__ == "__main__":

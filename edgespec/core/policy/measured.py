@@ -222,8 +222,9 @@ class MeasuredPolicy:
             mode.unverified = 0 if each.draft and not is_test else mode.unverified + 1
             took = 0.0
             for proposal in context.proposals:
-                took += self._count(each, proposal, mode.records[proposal.drafter], (passes - 1) * share)
-                wider = (cost / plain - 1) * share * _nodes_of(each, proposal)
+                nodes = [node for node in range(len(each.draft)) if each.draft.source_of(node) == proposal.drafter]
+                took += self._count(each, proposal, nodes, mode.records[proposal.drafter], (passes - 1) * share)
+                wider = (cost / plain - 1) * share * len(nodes)
                 self._show(context, proposal.drafter, proposal.seconds / self._plain_s(context) + wider)
             for drafter, took_s in context.watched.items():
                 self._show(context, drafter, took_s / self._plain_s(context))
@@ -248,17 +249,19 @@ class MeasuredPolicy:
 
     # --- one draft ------------------------------------------------------------------------------------------------
 
-    def _count(self, verified: Verified, proposal: Proposal, record: Record, wider: float) -> float:
-        """Record the cost and gain of a proposal, each verified node of which makes a pass cost `wider` tokens more.
+    def _count(
+        self, verified: Verified, proposal: Proposal, nodes: Sequence[int], record: Record, wider: float
+    ) -> float:
+        """Record the cost and gain of a proposal. Its verified `nodes` make a pass cost `wider` tokens more each.
 
         Returns the time of the proposal, in tokens.
         """
         context, draft = verified.context, verified.draft
         step, reading = self._prices(context, proposal.drafter, proposal.n_unread)
         cost = proposal.passes * step
-        nodes = {node for node in range(len(draft)) if draft.source_of(node) == proposal.drafter}
-        expected = sum(reach for node, reach in enumerate(draft.reaches()) if node in nodes)
-        accepted = len(nodes & {*verified.path})
+        reaches = draft.reaches()
+        expected = sum(reaches[node] for node in nodes)
+        accepted = len({*nodes} & {*verified.path})
         # Calibrated expectations vary less than the number of accepted tokens. Without calibration, count the tokens.
         width = wider * len(nodes)
         won = (record.calibration_ratio * expected if context.invariant else accepted) - width
@@ -400,11 +403,6 @@ class MeasuredPolicy:
         for name, mode in state.items():
             self._modes[name] = SamplingMode(*mode["reached"])
             self._modes[name].records = {drafter: Record(*saved) for drafter, saved in mode["records"].items()}
-
-
-def _nodes_of(verified: Verified, proposal: Proposal) -> int:
-    """Return how many nodes of a verified draft a drafter proposed."""
-    return sum(verified.draft.source_of(node) == proposal.drafter for node in range(len(verified.draft)))
 
 
 def _most(worths: Sequence[float], wider: Sequence[float]) -> tuple[int, float]:
