@@ -105,15 +105,15 @@ static inline F sums_of(const F * of) {
 static inline I dot(I sum, I w, int32_t a) { return _mm512_dpbusd_epi32(sum, w, _mm512_set1_epi32(a)); }
 #else
 #define UNSIGNED_ONLY 0
-static inline I dot(I sum, I w, int32_t a) { /* at most 7 bits */
-    const I twos = _mm512_maddubs_epi16(w, _mm512_set1_epi32(a));
-    return _mm512_add_epi32(sum, _mm512_madd_epi16(twos, _mm512_set1_epi16(1)));
-}
-static inline I dot_signed(I sum, I w, int32_t a) {
+/* The sums of two products each: of at most 7 bits, or of a signed byte. */
+static inline I twos(I w, int32_t a) { return _mm512_maddubs_epi16(w, _mm512_set1_epi32(a)); }
+static inline I twos_signed(I w, int32_t a) {
     const I of = _mm512_set1_epi32(a);
     const __mmask64 negative = _mm512_movepi8_mask(w);
-    const I signs = _mm512_mask_sub_epi8(of, negative, _mm512_setzero_si512(), of);
-    const I twos = _mm512_maddubs_epi16(_mm512_abs_epi8(w), signs);
+    return _mm512_maddubs_epi16(_mm512_abs_epi8(w), _mm512_mask_sub_epi8(of, negative, _mm512_setzero_si512(), of));
+}
+static inline I add_words(I a, I b) { return _mm512_add_epi16(a, b); }
+static inline I add_twos(I sum, I twos) {
     return _mm512_add_epi32(sum, _mm512_madd_epi16(twos, _mm512_set1_epi16(1)));
 }
 #endif
@@ -220,31 +220,48 @@ static inline I dot(I sum, I w, int32_t a) { return _mm256_dpbusd_epi32(sum, w, 
 static inline I dot(I sum, I w, int32_t a) { return _mm256_dpbusd_avx_epi32(sum, w, _mm256_set1_epi32(a)); }
 #else
 #define UNSIGNED_ONLY 0
-static inline I dot(I sum, I w, int32_t a) { /* at most 7 bits */
-    const I twos = _mm256_maddubs_epi16(w, _mm256_set1_epi32(a));
-    return _mm256_add_epi32(sum, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
+static inline I twos(I w, int32_t a) { return _mm256_maddubs_epi16(w, _mm256_set1_epi32(a)); }
+static inline I twos_signed(I w, int32_t a) {
+    return _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32(a), w));
 }
-static inline I dot_signed(I sum, I w, int32_t a) {
-    const I twos = _mm256_maddubs_epi16(_mm256_abs_epi8(w), _mm256_sign_epi8(_mm256_set1_epi32(a), w));
+static inline I add_words(I a, I b) { return _mm256_add_epi16(a, b); }
+static inline I add_twos(I sum, I twos) {
     return _mm256_add_epi32(sum, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
 }
 #endif
 #endif
 
-#if UNSIGNED_ONLY
-static inline I dot_signed(I sum, I w, int32_t a) { return dot(sum, w, a); }
-#endif
+static inline int32_t four_of(const int8_t * a) {
+    int32_t four;
+    memcpy(&four, a, sizeof(four));
+    return four;
+}
 
 /* Adds the products of four vectors of weights and 16 activations. Weights of 8 bits are signed. */
+#if UNSIGNED_ONLY
 template <int BITS> static inline I products(I sum, const I * w, const int8_t * a) {
     UNROLLED
     for (int i = 0; i < 4; i++) {
-        int32_t four;
-        memcpy(&four, a + 4 * i, sizeof(four));
-        sum = BITS == 8 ? dot_signed(sum, w[i], four) : dot(sum, w[i], four);
+        sum = dot(sum, w[i], four_of(a + 4 * i));
     }
     return sum;
 }
+#else
+/* Products are added up in 16 bits as long as they fit: those of 5 bits eight at a time, of 6 bits four, of others two. */
+template <int BITS> static inline I products(I sum, const I * w, const int8_t * a) {
+    enum { FIT = BITS <= 5 ? 4 : BITS == 6 ? 2 : 1 };
+    UNROLLED
+    for (int i = 0; i < 4; i += FIT) {
+        I words = BITS == 8 ? twos_signed(w[i], four_of(a + 4 * i)) : twos(w[i], four_of(a + 4 * i));
+        UNROLLED
+        for (int j = i + 1; j < i + FIT; j++) {
+            words = add_words(words, twos(w[j], four_of(a + 4 * j)));
+        }
+        sum = add_twos(sum, words);
+    }
+    return sum;
+}
+#endif
 
 /* A bit for each of 16 numbers, which is set if it is not this one. */
 static inline uint32_t unequal(const uint16_t * of, uint16_t to) {
