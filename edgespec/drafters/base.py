@@ -68,6 +68,8 @@ class Drafter(ABC):
     needs_logits: bool = False
     #: The layers of the target whose inputs `read` gets; none: `read` is not called.
     needs_layers: tuple[int, ...] = ()
+    #: False if it reads a text from its start, and so cannot follow images, which have no tokens.
+    follows_images: bool = True
     #: Seconds per draft token and per token of a prompt until they are measured; None: a share of the target's.
     assumed_s: tuple[float, float] | None = (1e-4, 2e-6)
     #: For a drafter with weights: all that its costs and its acceptance depend on.

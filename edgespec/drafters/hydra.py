@@ -52,6 +52,7 @@ class HydraDrafter(GrowingDrafter):
 
     name = "hydra"
     needs_layers = (FINAL_STATE,)
+    follows_images = False
     needs_logits = True
     assumed_s = None
 

@@ -109,6 +109,7 @@ _ENTRIES = (
         style="bold italic $text-error",
     ),
     Entry("mtp", "the target's own block for multi-token prediction", needs="MTP block"),
+    Entry("assistant", "the assistant of a Gemma 4, which reads the target's cache (-md ASSISTANT.gguf)", needs="head"),
     Entry("medusa", "a Medusa draft head (-md HEAD.gguf)", needs="head"),
     Entry("hydra", "a Hydra draft head", needs="head"),
     Entry("eagle1", "an EAGLE-1 draft head", needs="head"),

@@ -79,6 +79,7 @@ class StatesDrafter(ModelDrafter):
     """
 
     context: StatesContext
+    follows_images = False
 
     def __init__(self, context: StatesContext, width: int, name: str, successors: Successors | None) -> None:
         super().__init__(context, width, name)

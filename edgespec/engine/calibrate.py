@@ -20,6 +20,7 @@ from typing import Any
 from edgespec.core.policy.costs import Costs, Shape, plain_run
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import pass_widths
+from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.decoding import DecodingContext
 from edgespec.drafters.model import ModelDrafter
@@ -211,7 +212,7 @@ class CostModelCache:
     def measured_now(
         self,
         context: Context,
-        models: Iterable[ModelDrafter],
+        models: Iterable[ModelDrafter | AssistantDrafter],
         widths: Iterable[int],
         depth: int,
         repeat: int,

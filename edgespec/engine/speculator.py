@@ -70,8 +70,8 @@ class Speculator:
         drafters = self.drafters if sequence.drafting is None else sequence.drafting.drafters
         if self._n_max(sequence) == 0:
             return []
-        if sequence.images:  # the cells of an image are no tokens, whose embeddings these drafters need
-            return [drafter for drafter in drafters if not drafter.needs_layers]
+        if sequence.images:
+            return [drafter for drafter in drafters if drafter.follows_images]
         return drafters
 
     def _n_max(self, sequence: Sequence) -> int:
@@ -272,10 +272,12 @@ class Speculator:
     # --- after the pass -------------------------------------------------------------------------------------------
 
     def read(self, part: Scheduled, path: list[int]) -> None:
-        """Give drafters the layer inputs that they need, for the tokens of this pass that stay."""
+        """Give drafters the layer inputs that they need, for the tokens of this pass that stay; none for images."""
+        start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
+        if part.sequence.tokens[start] < 0:
+            return
         for drafter in self._drafters(part.sequence):
             if drafter.needs_layers and all(map(self.context.gives, drafter.needs_layers)):
-                start = part.sequence.n_decoded - (0 if part.is_complete else part.n_pending)
                 rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
                 self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,16 +19,18 @@ from edgespec.gguf_file.walk import AGAIN
 from edgespec.gguf_file.weights import PRINT_KEY, is_same_target, target_print
 
 # Architectures of files; the last two are our own
-EAGLE3, DFLASH, HYDRA, MEDUSA = "eagle3", "dflash", "edgespec-hydra", "edgespec-medusa"
+EAGLE3, DFLASH, ASSISTANT = "eagle3", "dflash", "gemma4-assistant"
+HYDRA, MEDUSA = "edgespec-hydra", "edgespec-medusa"
 NETWORKS = (HYDRA, MEDUSA)
 # Kinds of heads that draft a whole block of tokens in one pass; all have the architecture `dflash`
 BLOCK_DRAFTERS = ("dflash", "dspark")
 KINDS_THAT_READ_LAYERS = ("eagle3", *BLOCK_DRAFTERS)
 MARKOV, LATTICE = "markov_w1.weight", "selector_hidden.weight"  # the tensors by which DSpark and DFlash2 are recognised
 BIASES = "markov_w2.weight"
+ORDERING = "masked_embd_ordering"  # in assistants of Gemma 4 E2B and E4B; llama.cpp does not read it
 MASK_TOKEN = "tokenizer.ggml.mask_token_id"
 MOST_BLOCK = 64  # tokens of a block, so that it fits into a pass
-HEAD_ARCHITECTURES = (EAGLE3, DFLASH, *NETWORKS)
+HEAD_ARCHITECTURES = (EAGLE3, DFLASH, ASSISTANT, *NETWORKS)
 # Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
 READS, FINAL_STATE = "edgespec.head.reads", "final_state"
 N_LAYERS_READ = 3
@@ -65,10 +67,8 @@ def check_draft_file(draft: Header | str | Path, *, embeds: bool = False) -> Hea
         return header
     if header.n_vocab:  # else its tokens are known to be the target's
         check_vocabulary(header)
-    if header.architecture == DFLASH:
-        _check_block_drafter(header)
-    else:
-        _check_eagle(header)
+    check = {DFLASH: _check_block_drafter, ASSISTANT: _check_assistant}.get(header.architecture, _check_eagle)
+    check(header)
     _check_attention(header, header.number("embedding_length"))
     check_scalars(header)
     _check_weights(header)
@@ -119,6 +119,57 @@ def _check_block_drafter(header: Header) -> None:
         if min(rank, k, group, header.number("conv_kernel_size")) < 1 or width % group or width < k * (k + 1):
             raise _broken(header, "the sizes of its convolutions and of its selector do not fit its width")
     _check_shapes(header, head_shapes(header))
+
+
+def _check_assistant(header: Header) -> None:
+    width, target_width, layers = header.number("embedding_length"), width_of_target(header), _layers_of(header)
+    if not 0 < len(layers) <= MOST_NETWORKS or header.number("nextn_predict_layers") != len(layers) or width < 1:
+        raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} layers with attention, and a width")
+    if target_width < 1 or target_width == width:
+        raise _broken(header, f"its target's width is {target_width}, where llama.cpp needs another one than its own")
+    heads, n_ffs = header.head_counts("attention.head_count"), header.head_counts("feed_forward_length")
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (width, header.n_vocab),
+        "output_norm.weight": (width,),
+        "nextn.pre_projection.weight": (2 * target_width, width),
+        "nextn.post_projection.weight": (width, target_width),
+    }
+    for number, (layer, n, n_ff) in enumerate(zip(layers, heads, n_ffs, strict=False)):
+        if not layer.kv_heads or n % layer.kv_heads or not layer.size:
+            raise _broken(header, "its attention heads cannot share its target's keys and values equally")
+        block = {
+            "attn_norm": (width,), "attn_q": (width, n * layer.size), "attn_output": (n * layer.size, width),
+            "attn_q_norm": (layer.size,), "post_attention_norm": (width,), "layer_output_scale": (1,),
+            "ffn_norm": (width,), "ffn_gate": (width, n_ff), "ffn_up": (width, n_ff), "ffn_down": (n_ff, width),
+            "post_ffw_norm": (width,),
+        }  # fmt: skip
+        shapes |= {f"blk.{number}.{name}.weight": shape for name, shape in block.items()}
+        if not layer.has_window:
+            shapes |= {"rope_freqs.weight": (layer.size // 2,)}
+    _check_shapes(header, shapes)
+
+
+class _Layer(NamedTuple):
+    """The keys and values of a layer of a Gemma 4, or of those that a layer of its assistant reads."""
+
+    has_window: bool
+    kv_heads: int
+    size: int  # of a key and of a value; 0: they differ
+
+
+def _layers_of(header: Header) -> list[_Layer]:
+    """Return the layers of a Gemma 4 or of its assistant; none if the file does not describe them all."""
+    counts = header.head_counts("attention.head_count_kv") or header.head_counts("attention.head_count")
+    windows = header.numbers(f"{header.architecture}.attention.sliding_window_pattern")
+    if not len(windows) == len(counts) == header.number("block_count"):
+        return []
+    usual = header.head_sizes
+    narrow = tuple(header.number(f"attention.{what}_length_swa") for what in ("key", "value"))
+    layers = []
+    for has_window, n in zip(windows, counts, strict=True):
+        key, value = narrow if has_window else usual
+        layers.append(_Layer(bool(has_window), n, key if key == value else 0))
+    return layers
 
 
 def head_shapes(header: Header) -> dict[str, tuple[int, ...]]:
@@ -178,7 +229,7 @@ def _check_attention(header: Header, width: int) -> None:
 def _check_weights(header: Header) -> None:
     """Check types and places of tensors. Raises ModelFileError."""
     for name, tensor in header.tensors.items():
-        if tensor.type in _NOT_WEIGHTS and name != "d2t":
+        if tensor.type in _NOT_WEIGHTS and name not in ("d2t", ORDERING):
             raise _broken(header, f"tensor {name!r} has type {tensor.type}, which is not a weight type")
         if tensor.type != "F32" and name.endswith(("norm.weight", "norm_2.weight", ".bias")):
             raise _broken(header, f"tensor {name!r} has type {tensor.type}; llama.cpp scales and adds in F32 only")
@@ -259,6 +310,7 @@ def kind_of_head(header: Header) -> str:
     kinds = {
         DFLASH: of_block,
         EAGLE3: "eagle1" if READS in header.metadata else "eagle3",
+        ASSISTANT: "assistant",
         HYDRA: "hydra",
         MEDUSA: "medusa",
     }
@@ -289,11 +341,13 @@ def layers_read(header: Header) -> tuple[int, ...]:
 
 def n_features(header: Header) -> int:
     """Return how many numbers of the target a head reads for each token."""
-    return (1 if kind_of_head(header) == "eagle1" else len(layers_read(header))) * width_of_target(header)
+    return (len(layers_read(header)) if kind_of_head(header) in KINDS_THAT_READ_LAYERS else 1) * width_of_target(header)
 
 
 def width_of_target(head: Header) -> int:
     """Return the width of the states that the head reads."""
+    if head.architecture == ASSISTANT:
+        return head.number("embedding_length_out")
     same = head.architecture == DFLASH or kind_of_head(head) == "eagle1"
     return head.number("embedding_length" if same else "target_hidden_size")
 
@@ -313,6 +367,8 @@ def head_mismatch(target: Header, head: Header) -> str:
     """Return why the head cannot draft for this target; empty if it can."""
     kind, width, head_width = kind_of_head(head), target.number("embedding_length"), width_of_target(head)
     reads_layers = kind in KINDS_THAT_READ_LAYERS
+    if kind == "assistant" and (why := _assistant_mismatch(target, head)):
+        return why
     if reads_layers and target.architecture not in GIVE_LAYERS:
         missing = f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
         return f"{missing}, which an eagle1 head does without (draft train --kind eagle1)"
@@ -329,6 +385,18 @@ def head_mismatch(target: Header, head: Header) -> str:
     trained_on = head.numbers(PRINT_KEY).astype(np.float32)
     if len(trained_on) and not is_same_target(trained_on, target_print(target)):
         return f"it was trained on another model ({head.metadata.get('general.base_model.0.name', 'unnamed')})"
+    return ""
+
+
+def _assistant_mismatch(target: Header, head: Header) -> str:
+    """Return why an assistant cannot read the caches of this target's last two layers; empty if it can."""
+    if target.architecture != "gemma4":
+        return f"it is an assistant of a gemma4 model, and this is a {target.architecture} model"
+    layers, windows = _layers_of(target), [header.number("attention.sliding_window") for header in (target, head)]
+    if len(layers) < 2 or not layers[-2].has_window or layers[-1].has_window:
+        return "the last two layers of this model are not one with a sliding window and one without"
+    if any(layer != layers[-2 if layer.has_window else -1] for layer in _layers_of(head)) or windows[0] != windows[1]:
+        return "it was made for keys and values of other sizes than those of this model"
     return ""
 
 

@@ -122,6 +122,15 @@ class Context(Sequences, Closable):
         if adapters:
             self.fingerprint["adapters"] = adapters.facts
         self.exact, self.streams = exact, streams
+        self.cache = {
+            "n_ctx": n_ctx,
+            "sequences": sequences,
+            "branches": branches,
+            "scratch": scratch,
+            "cache_type_k": cache_type_k,
+            "cache_type_v": cache_type_v,
+            "streams": streams,
+        }  # the settings of the cache, which a context that reads it needs too
         cells = n_ctx * sequences + scratch
         # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.

@@ -4,6 +4,9 @@ llama.cpp runs heads of the form EAGLE-3 (arXiv 2503.01840) as two graphs: an en
 inputs of three of the target's layers, and a decoder, whose cache holds pairs of a token and a state. For an EAGLE-1
 head the encoder reads the target's final state. The MTP block that some models have is such a decoder too; its states
 are the outputs of the target's last layer.
+
+The assistant of a Gemma 4 has no cache: it reads the target's. Its tokens have all the position after the text, and
+leave no cells.
 """
 
 from __future__ import annotations
@@ -29,18 +32,23 @@ class HeadContext(Context):
     """KV cache and decoding of `model`: a head for the target that `target` decodes, or the MTP block of this target.
 
     `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, as
-    `Plan.as_head` has them. Raises UsageError if the target does not provide these inputs, or this build no states.
+    `Plan.as_head` has them. An assistant has the target's settings of the cache. Raises UsageError if the target does
+    not provide these inputs, or this build no states.
     """
 
     def __init__(
         self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
     ) -> None:
-        self.target, self.is_mtp = target.model, model is target.model
-        is_eagle3 = not self.is_mtp and kind_of_head(model.header) == "eagle3"
-        self.reads = layers_read(model.header) if is_eagle3 else (LAST_OUTPUT if self.is_mtp else FINAL_STATE,)
-        if is_eagle3:
+        self.target, is_mtp = target.model, model is target.model
+        kind = "mtp" if is_mtp else kind_of_head(model.header)
+        of_others = (FINAL_STATE,) if kind == "eagle1" else (LAST_OUTPUT,)
+        self.reads = layers_read(model.header) if kind == "eagle3" else of_others
+        if kind == "eagle3":
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
-        super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=self.is_mtp, **settings)
+        self._shares_cache = kind == "assistant"
+        if self._shares_cache:
+            settings |= target.cache
+        super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=is_mtp, **settings)
         self._n_rows = 0
         try:
             switch_states(self._handle, wanted_only=True)
@@ -55,7 +63,7 @@ class HeadContext(Context):
         Raises GenerationError.
         """
         features = np.ascontiguousarray(features, np.float32)
-        if self.is_mtp:
+        if self.reads == (LAST_OUTPUT,):
             return features
         missing = N_LAYERS_READ * self.model.header.number("target_hidden_size") - features.shape[1]
         if missing:
@@ -86,7 +94,7 @@ class HeadContext(Context):
         self._n_rows = batch.size
 
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
-        n = len(wanted)
+        n, start = len(wanted), self.length(0) if self._shares_cache else start
         batch = Batch([0] * n, [*range(start, start + n)], [(0,)] * n, [*wanted])
         self.decode_pairs(batch, np.ones((n, self.model.n_embd_out), np.float32))
 

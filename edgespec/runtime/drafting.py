@@ -16,6 +16,7 @@ from edgespec.core.features import MOST_EMBEDDINGS
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.core.sampling import FloatRow
+from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.block import BlockDrafter
 from edgespec.drafters.head import HeadDrafter
@@ -170,7 +171,7 @@ def model_drafter(
     leaves: int,
     successors: Successors,
     note: Callable[[str], None],
-) -> tuple[ModelDrafter, Context | EagleContext]:
+) -> tuple[ModelDrafter | AssistantDrafter, Context | EagleContext]:
     """Open a context for a draft model, a head, or the MTP block (`draft` is the target's model); return both.
 
     Raises PairError, UsageError, OutOfMemoryError.
@@ -188,6 +189,9 @@ def model_drafter(
         if kind in BLOCK_DRAFTERS:
             blocks = BlockContext(draft, target, **threads, **plan.context)
             return BlockDrafter(blocks, width, kind, blended), blocks
+        if kind == "assistant":
+            reader = HeadContext(draft, target, **threads, **plan.context)
+            return AssistantDrafter(reader, leaves), reader
         context = head_context(draft, target, threads | plan.context)
         return HeadDrafter(context, width, kind, blended), context
     translation = translation_of(target.model, draft, note)

@@ -15,6 +15,7 @@ from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.dialects.grammar import bare_schema
+from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
@@ -182,8 +183,9 @@ class Runtime(Backend):
         with self.loop.alone():
             return self.kept_states.recall(self.prompts.tokens_of(messages, template), file)
 
-    def _draft_models(self) -> list[ModelDrafter]:
-        return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, ModelDrafter)]
+    def _draft_models(self) -> list[ModelDrafter | AssistantDrafter]:
+        kinds = ModelDrafter | AssistantDrafter
+        return [drafter for drafter in self.engine.speculator.drafters if isinstance(drafter, kinds)]
 
     def measure_costs(
         self, widths: Sequence[int], repeat: int = 5, cancel: CancelFlag | None = None

@@ -19,7 +19,7 @@ from edgespec.models.hub.cache import commit_of, hub_cache, is_offline, reposito
 from edgespec.models.hub.disk import DownloadCancelled, Progress
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.package import fetch_package
-from edgespec.models.hub.quants import quant_of
+from edgespec.models.hub.quants import is_assistant, quant_of
 from edgespec.models.hub.repository import Download, plan, plan_head
 from edgespec.models.hub.requests import DownloadError, missing_offline
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, Source, cached, is_path
@@ -50,12 +50,14 @@ class Item:
     Attributes:
         wanted: The source; None for a file that is here, at `path`.
         targets: The models that a draft belongs to; empty for named models.
+        brings_drafts: True for a named model with which its drafts are downloaded.
         stopped: How much is here after a cancelled download.
     """
 
     spec: str
     wanted: Source | None = None
     targets: list[Item] = field(default_factory=list)
+    brings_drafts: bool = False
     path: Path | None = None
     download: AnyDownload | None = None
     error: EdgespecError | None = None
@@ -67,7 +69,7 @@ class Item:
 
     @property
     def is_draft(self) -> bool:
-        """True for a model that is only downloaded as the draft of a catalogue entry."""
+        """True for a model that is only downloaded as the draft of another one."""
         return bool(self.targets)
 
 
@@ -89,7 +91,7 @@ def items_of(specs: Sequence[str], *, drafts_of: Collection[str]) -> list[Item]:
             continue
         item = next((item for item in named if item.wanted == target), None)
         if item is None:
-            named.append(item := Item(spec, target))
+            named.append(item := Item(spec, target, brings_drafts=spec in drafts_of))
         for draft in its_drafts[: int(spec in drafts_of)]:
             drafts.setdefault(draft, Item(str(draft), draft)).targets.append(item)
     wanted = [item.wanted for item in named]
@@ -101,15 +103,32 @@ def offered_draft(item: Item) -> tuple[Item, int] | None:
     """Return the draft in the repository of a model that was planned, as an item to plan, and its size; None without
     one.
 
-    It is the draft with the quantisation of the model, else the smallest.
+    It is the assistant of a Gemma 4, or a draft with the quantisation of the model, or the smallest.
     """
     download = item.download
     if item.is_draft or item.error is not None or not isinstance(download, Download) or not download.drafts:
         return None
     quant = quant_of(download.files[0].name)
-    best = min(download.drafts, key=lambda file: (quant_of(file.name) != quant, file.size_bytes, file.name))
+    best = min(
+        download.drafts,
+        key=lambda file: (not is_assistant(file.name), quant_of(file.name) != quant, file.size_bytes, file.name),
+    )
     wanted = HubSpec(download.wanted.repository, best.name, revision=download.wanted.revision)
     return Item(str(wanted), wanted, targets=[item]), best.size_bytes
+
+
+def with_assistants(items: Sequence[Item], display: Display) -> list[Item]:
+    """Return planned items and the assistants in their repositories, which come with their models as projectors do, and
+    in place of the catalogue's drafts."""
+    found = []
+    for item in items:
+        offer = offered_draft(item) if item.brings_drafts else None
+        if offer is not None and is_assistant(offer[0].spec):
+            plan_item(offer[0], display)
+            found.append(offer[0])
+    served = [target.spec for assistant in found for target in assistant.targets]
+    needed = [item for item in items if not item.is_draft or any(each.spec not in served for each in item.targets)]
+    return [*needed, *found]
 
 
 def plan_item(item: Item, display: Display) -> None:
@@ -160,14 +179,15 @@ def announce(item: Item, display: Display) -> None:
         display.note(f"{name} is {what}, {size_of(download.size_bytes)}{source}{of_it}")
 
 
-def plan_all(items: Sequence[Item], display: Display) -> list[Item]:
+def plan_all(items: list[Item], display: Display) -> list[Item]:
     """Plan and announce downloads that a command or a chat needs, and return the possible ones.
 
-    A draft that cannot be downloaded, or for which there is no disk space, is left out with a note. Raises the error
-    of a model that is not a draft.
+    Assistants are added to `items` (`with_assistants`). A draft that cannot be downloaded, or for which there is no
+    disk space, is left out with a note. Raises the error of a model that is not a draft.
     """
     for item in items:
         plan_item(item, display)
+    items[:] = with_assistants(items, display)
     without_failed([item for item in items if not item.is_draft], display)
     for item in items:
         announce(item, display)

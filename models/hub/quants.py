@@ -26,7 +26,11 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
 # As in llama.cpp's `common/download.cpp`: "mtp-..." is an MTP block alone, and "...-MTP-..." a whole model with one
 _MTP = re.compile(r"(?:^|/)mtp-[^/]*$", re.IGNORECASE)
-_DRAFTS = re.compile(rf"{_MTP.pattern}|(?:^|[-_./])(?:eagle-?3|dflash2?|dspark|draft)[-_.][^/]*$", re.IGNORECASE)
+# But a Gemma 4 has none inside, so both mean its assistant
+_ASSISTANT = re.compile(r"gemma-?4[^/]*[-_.](?:assistant|mtp)[-_.][^/]*$", re.IGNORECASE)
+_HEADS = r"(?:^|[-_./])(?:eagle-?3|dflash2?|dspark|draft)[-_.][^/]*$"
+_DRAFTS = re.compile(rf"{_MTP.pattern}|{_ASSISTANT.pattern}|{_HEADS}", re.IGNORECASE)
+_GEMMA_4 = re.compile("gemma-?4", re.IGNORECASE)
 
 
 def quant_of(name: str) -> str:
@@ -78,18 +82,27 @@ def is_named_as_draft(name: str) -> bool:
 
 
 def is_mtp_block(name: str) -> bool:
-    """Return whether the name of a file says that it is an MTP block without its model."""
-    return _MTP.search(name) is not None
+    """Return whether the name of a file says that it is an MTP block without its model. Such files of a Gemma 4 are
+    assistants."""
+    return _MTP.search(name) is not None and _GEMMA_4.search(name) is None
+
+
+def is_assistant(name: str) -> bool:
+    """Return whether the name of a draft, one of `drafts_in`, says that it is the assistant of a Gemma 4."""
+    return _MTP.search(name) is not None or _ASSISTANT.search(name) is not None
 
 
 def drafts_in(names: Sequence[str]) -> list[str]:
     """Return the files that by their names draft for the models of a repository.
 
-    MTP blocks in separate files are left out: edgespec runs them only in the file of their model.
+    MTP blocks in separate files are left out: edgespec runs them only in the file of their model. Assistants may be
+    called "mtp-Q8_0.gguf" next to a Gemma 4.
     """
     models = models_in(names)
+    are_assistants = any(map(_GEMMA_4.search, models))
     drafts = (name for name in names if is_named_as_draft(name) and name.lower().endswith(".gguf"))
-    return sorted(name for name in drafts if name not in models and not is_mtp_block(name) and part_of(name) == (1, 1))
+    drafts = (name for name in drafts if are_assistants or not is_mtp_block(name))
+    return sorted(name for name in drafts if name not in models and part_of(name) == (1, 1))
 
 
 def choose(names: Sequence[str], quant: str = "", *, where: str = "this repository") -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 from edgespec.core.exactness import CELLS
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
-from edgespec.gguf_file.head_check import BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens
+from edgespec.gguf_file.head_check import ASSISTANT, BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
 from edgespec.models.memory.widths import IN_LAYER, Widths
@@ -348,7 +348,7 @@ def _compute(plan: Plan, widths: Widths) -> tuple[int, int, int]:
     """
     cells = _attended(plan)
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
-    flash, attends = not plan.stores_scores, any(plan.header.cached_values)
+    flash, attends = not plan.stores_scores, any(plan.header.cached_values) or plan.header.architecture == ASSISTANT
     residuals = 2 * widths.residual
 
     inputs = tokens * widths.residual * _F32

@@ -16,6 +16,7 @@ import pytest
 from cli_program import COMMAND, Finished, edgespec_here, environment
 from fake_hub import FakeHub, edgespec_with
 from terminal import at_terminal, read_rest, read_until
+from tiny_assistant import write_assistant, write_gemma4
 
 from edgespec.models.hub import pulling
 from edgespec.text.figures import size_of
@@ -242,6 +243,26 @@ def test_a_draft_in_the_repository_is_named_and_pulled_if_wanted(hub: FakeHub, h
     assert head.read_bytes() == b"a head"
     assert HEAD.encode() not in pull(hub, tmp_path, SPEC).stderr  # it is here
     assert b"contradict" in pull(hub, tmp_path, SPEC, "--head", "--no-draft").stderr
+
+
+def test_the_assistant_of_a_gemma_4_comes_with_it_and_drafts(catalogue: None, tmp_path: Path) -> None:
+    """A newcomer names a model, and nothing else."""
+    files = {name: tmp_path / name for name in ("gemma-4-tiny-Q8_0.gguf", "mtp-gemma-4-tiny-Q8_0.gguf")}
+    model, assistant = files
+    write_gemma4(files[model], knows_bigrams=True)
+    write_assistant(files[assistant], knows_bigrams=True)
+    with FakeHub() as hub:
+        hub.add("owner/gemma-4-tiny-GGUF", {name: path.read_bytes() for name, path in files.items()})
+        spec = "hf:owner/gemma-4-tiny-GGUF"
+        hub.add("owner/draft-GGUF", {"draft-Q4_K_M.gguf": b"a draft"})  # of the catalogue, which is not needed then
+        file = tmp_path / "config" / "models.toml"
+        file.write_text(file.read_text().replace(NAME, "owner/gemma-4-tiny-GGUF"))
+        assert [line.partition(": ")[0] for line in pulled(hub, tmp_path, "tiny")] == ["tiny", f"{spec}/{assistant}"]
+        assert pulled(hub, tmp_path, spec, "--no-draft") == [f"{spec}: already here"]
+        asked = ["run", "-m", spec, "-n", "20", "--temp", "0", "--stats", "hello"]
+        done = edgespec_with(hub, *asked, home=tmp_path, stdin=b"")
+        assert done.returncode == 0
+        assert b"mtp-gemma-4-tiny-Q8_0.gguf" in done.stderr and b"assistant" in done.stderr
 
 
 def test_a_repository_without_a_draft_says_so_if_one_is_wanted(hub: FakeHub, tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of, quant_of
+from edgespec.models.hub.quants import choose, drafts_in, is_assistant, models_in, parts_of, quant_of
 
 
 @pytest.mark.parametrize(
@@ -48,6 +48,16 @@ def test_drafts_are_told_from_models_by_their_names() -> None:
     assert (models_in(names), drafts_in(names)) == (models, drafts)
     assert choose(names, "Q4_K_M") == models[0]
     assert (models_in(drafts), drafts_in(drafts)) == (drafts, [])  # a repository of drafts
+
+
+def test_separate_mtp_files_of_a_gemma_4_are_its_assistants() -> None:
+    model, others = "gemma-4-E4B-it-Q8_0.gguf", ["MTP/mtp-Q8_0.gguf", "mtp-gemma-4-E4B-it.gguf"]
+    named = ["MTP/gemma-4-E4B-it-MTP-Q8_0.gguf", "gemma-4-E4B-it-Q8_0-MTP.gguf", "gemma-4-E4B-it-assistant-Q8_0.gguf"]
+    assert drafts_in([model, *named, *others]) == sorted([*named, *others])
+    assert all(map(is_assistant, [*named, *others])) and not is_assistant("eagle3-gemma-4.gguf")
+    assert drafts_in(["qwen-Q8_0.gguf", *others]) == [others[1]]
+    assert models_in(["home-assistant-Q8_0.gguf"]) == ["home-assistant-Q8_0.gguf"]
+    assert choose([model, *named], "Q8_0") == model
 
 
 def test_a_split_model_is_all_its_parts() -> None:

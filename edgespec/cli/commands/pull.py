@@ -29,6 +29,7 @@ from edgespec.models.hub.pulling import (
     lack_of_room,
     offered_draft,
     plan_item,
+    with_assistants,
 )
 from edgespec.models.hub.quants import drafts_in
 from edgespec.models.hub.repository import Download, look_up
@@ -38,7 +39,10 @@ from edgespec.models.names.spec import sources
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [
-    option("Model", "--no-draft", is_flag=True, help="Do not download the catalogue's draft of a model; offer none."),
+    option(
+        "Model", "--no-draft", is_flag=True,
+        help="Do not download the catalogue's draft or the assistant of a model; offer none.",
+    ),
     option("Model", "--head", is_flag=True, help="Also download a draft head or draft model in the same repository."),
     OFFLINE,
     flag("--dry-run", help="Only show what would be downloaded, and whether space is sufficient."),
@@ -67,6 +71,7 @@ def pull(call: Call) -> None:
     items = items_of(specs, drafts_of=() if values["no_draft"] else specs)
     for item in items:
         plan_item(item, output)
+    items = with_assistants(items, output)
     if not values["no_draft"]:
         items += _offered(items, output, yes=values["head"], may_ask=not (values["quiet"] or values["dry_run"]))
     _withhold(items)
