@@ -12,14 +12,15 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from edgespec.core.exactness import CELLS
-from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD
-from edgespec.gguf_file.head_check import ASSISTANT, BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens
+from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD, TRIMMED_ROWS
+from edgespec.gguf_file.head_check import ASSISTANT, BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens, output_of_block
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
 from edgespec.models.memory.widths import IN_LAYER, Widths
 from edgespec.settings import CACHE_TYPES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
+KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 67, 10, 2 << 20  # of narrow passes of all usual widths (scripts/llama/graphs.h)
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
 _EXPERTS = re.compile(EXPERTS)
@@ -140,7 +141,8 @@ class Estimate:
     """Bytes that a plan takes, including its drafts.
 
     Attributes:
-        work: Scratch of the CPU, and the target's states that a draft head keeps; llama.cpp reports neither.
+        work: Scratch of the CPU, graphs that are kept, and the target's states that a draft head keeps; llama.cpp
+            reports none of them.
         mapped: Weights in the mapped file: without room for them they are read from the disk again and again.
         layers_on_gpu: Weights and caches, distributed over the GPUs; `compute_on_gpu` is on each GPU.
     """
@@ -199,13 +201,14 @@ def estimate(plan: Plan) -> Estimate:
         compute_on_gpu = compute + largest_elsewhere
         compute += compute_on_gpu  # the CPU needs as much for its own layers
     of_projector = plan.projector + PROJECTOR_BYTES if plan.projector else 0
+    also = _kept_by_head(plan) + _kept_graphs(plan) + _trimmed(plan)
     own = Estimate(
         weights=weights,
         kv=kv,
         compute=compute,
         output=(_outputs(plan) * (n_tokens(header) + plan.vector) + plan.n_batch * sum(head.features for head in heads))
         * _F32,
-        work=work + _kept_by_head(plan) + (0 if plan.gpu_layers else of_projector),
+        work=work + also + (0 if plan.gpu_layers else of_projector),
         mapped=mapped,
         layers_on_gpu=weights_on_gpu + kv * (on_gpu - 1) // n_layers if on_gpu else 0,
         compute_on_gpu=compute_on_gpu + (of_projector if plan.gpu_layers else 0),
@@ -219,6 +222,20 @@ def _kept_by_head(plan: Plan) -> int:
     biases = plan.header.tensors.get(BIASES)
     states = plan.n_ctx * plan.sequences * plan.features * _F32
     return min(MOST_UNREAD, states) + (2 * math.prod(biases.shape) if biases else 0)
+
+
+def _kept_graphs(plan: Plan) -> int:
+    """Return the bytes of the graphs, with their logits, that a context on the CPU keeps if it verifies drafts."""
+    is_drafted_for = plan.exact and plan.max_outputs > plan.sequences and not plan.gpu_layers
+    return KEPT_GRAPHS * GRAPH_BYTES + KEPT_TOKENS * n_tokens(plan.header) * _F32 if is_drafted_for else 0
+
+
+def _trimmed(plan: Plan) -> int:
+    """Return the bytes of the part of the output that an MTP block on the CPU multiplies by."""
+    tensor = plan.header.tensors.get(output_of_block(plan.header)) if plan.mtp and not plan.gpu_layers else None
+    if tensor is None or tensor.shape[1] < 2 * TRIMMED_ROWS:
+        return 0
+    return tensor.size_bytes // tensor.shape[1] * TRIMMED_ROWS
 
 
 def _of_networks(plan: Plan) -> Estimate:

@@ -1,7 +1,27 @@
 # Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
-# use, adds the RPC backend, and adds edgespec's kernels to the CPU backend, or to each of its variants in a portable
-# build (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With another version the build stops here,
-# if a place is not found where the kernels are called.
+# use, adds the RPC backend, lets a context keep several graphs (graphs.h), and adds edgespec's kernels to the CPU backend,
+# or to each of its variants in a portable build (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With another version the build stops here,
+# if a place that is to be changed is not found.
+
+set(EDGESPEC_KERNELS ${CMAKE_CURRENT_LIST_DIR})
+
+function(edgespec_replace file count old new)
+    file(READ ${file} text)
+    string(FIND "${text}" "${new}" done)
+    if(done GREATER -1)
+        return() # configured before
+    endif()
+    string(REPLACE "${old}" "" without "${text}")
+    string(LENGTH "${text}" before)
+    string(LENGTH "${without}" after)
+    string(LENGTH "${old}" length)
+    math(EXPR expected "${before} - ${count} * ${length}")
+    if(NOT after EQUAL expected)
+        message(FATAL_ERROR "edgespec: '${old}' is not ${count} times in ${file}; is this another version of llama.cpp?")
+    endif()
+    string(REPLACE "${old}" "${new}" text "${text}")
+    file(WRITE ${file} "#include \"${EDGESPEC_KERNELS}/kernels.h\"\n${text}")
+endfunction()
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
     set(MTMD_VIDEO OFF CACHE BOOL "" FORCE) # mtmd, which reads images, would start ffmpeg for videos
@@ -13,13 +33,36 @@ elseif(PROJECT_NAME STREQUAL "llama.cpp")
     if(NOT DEFINED GGML_RPC)
         set(GGML_RPC ON) # layers on other machines: 3 s of the build and 190 KB
     endif()
+    set(context ${CMAKE_CURRENT_SOURCE_DIR}/src/llama-context)
+    edgespec_replace(${context}.h 1 "struct llama_context {" "#include \"${EDGESPEC_KERNELS}/graphs.h\"
+
+struct llama_context {")
+    edgespec_replace(${context}.h 1 "    ggml_backend_sched_ptr sched;
+" "    ggml_backend_sched_ptr sched;
+    edgespec::kept_graphs kept_graphs;
+")
+    edgespec_replace(${context}.cpp 1 "    auto * res = get_gf_res_prev();
+    auto * gf  = res->get_gf();
+" "    if (backend_ptrs.size() == 1 && !graph_reuse_disable) {
+        kept_graphs.choose({sched, gf_res_prev[1], gf_res_prev_active}, ubatch.n_tokens, n_outputs > 0,
+            [&](llm_graph_result * known) { return known->can_reuse(graph_params(known, ubatch, mctx, gtype)); },
+            [&] {
+                return ggml_backend_sched_ptr(ggml_backend_sched_new(backend_ptrs.data(), backend_buft.data(), 1,
+                    gf_res_reserve->get_max_nodes(), false, cparams.op_offload));
+            });
+    }
+
+    auto * res = get_gf_res_prev();
+    auto * gf  = res->get_gf();
+")
+    edgespec_replace(${context}.cpp 1 "    // when training, ggml_opt allocates extra buffers through" "    kept_graphs.use_first({sched, gf_res_prev[1], gf_res_prev_active});
+
+    // when training, ggml_opt allocates extra buffers through")
 endif()
 
 if(NOT PROJECT_NAME STREQUAL "ggml")
     return()
 endif()
-
-set(EDGESPEC_KERNELS ${CMAKE_CURRENT_LIST_DIR})
 
 # The variants of a portable build. Of llama.cpp's list, one for each set of instructions that the kernels for weights
 # use; docs/install.md says what each gains.
@@ -49,24 +92,6 @@ if(MINGW) # The headers leave it to the linker to export all symbols, those of t
         endif()
     endforeach()
 endif()
-
-function(edgespec_replace file count old new)
-    file(READ ${file} text)
-    string(FIND "${text}" "${new}" done)
-    if(done GREATER -1)
-        return() # configured before
-    endif()
-    string(REPLACE "${old}" "" without "${text}")
-    string(LENGTH "${text}" before)
-    string(LENGTH "${without}" after)
-    string(LENGTH "${old}" length)
-    math(EXPR expected "${before} - ${count} * ${length}")
-    if(NOT after EQUAL expected)
-        message(FATAL_ERROR "edgespec: '${old}' is not ${count} times in ${file}; is this another version of llama.cpp?")
-    endif()
-    string(REPLACE "${old}" "${new}" text "${text}")
-    file(WRITE ${file} "#include \"${EDGESPEC_KERNELS}/kernels.h\"\n${text}")
-endfunction()
 
 function(edgespec_add_kernels)
     set(cpu ${CMAKE_CURRENT_SOURCE_DIR}/src/ggml-cpu)
