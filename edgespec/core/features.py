@@ -6,6 +6,9 @@ MOST_UNREAD = 2**29
 """Bytes of hidden states kept until a head reads them, of all sequences together."""
 MOST_EMBEDDINGS = 4096
 """Tokens whose target embedding a Hydra head keeps as float32."""
+TRIMMED_ROWS = 2**15
+"""Tokens that an MTP block on the CPU can draft, if the vocabulary has more than twice as many; those of the text are
+added."""
 # A head names the layers whose inputs it reads. These names are used in place of a layer's number:
 LAST_OUTPUT = -1
 """The output of the last layer before the final norm. Available from models with an MTP block."""

@@ -79,6 +79,8 @@ class HeadDecodingContext(StatesContext, Protocol):
 
     def state(self, index: int) -> NDArray[np.float32]: ...
 
+    def cover(self, tokens: Iterable[int]) -> None: ...
+
 
 class DraftBlock(Protocol):
     """The draft of a block drafter after one text; `llama/block_context.py` describes the methods."""

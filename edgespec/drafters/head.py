@@ -35,6 +35,10 @@ class HeadDrafter(StatesDrafter):
         super().__init__(context, width, name, successors)
         self._skips = context.reads == (FINAL_STATE,)
 
+    def begin(self, sequence: DraftContext) -> None:
+        super().begin(sequence)
+        self.context.cover(sequence.tokens)
+
     def read(self, sequence: DraftContext, start: int, layers: Mapping[int, FloatRow]) -> None:
         if self._skips:
             self._features[sequence.slot].skip(start, layers[FINAL_STATE].shape[1])

@@ -50,6 +50,10 @@ _MTP_ARCHITECTURES = """
 """
 MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
 _SEVERAL_BLOCKS = frozenset(("hy_v3", "mimo2", "step35"))
+# Those whose blocks give a state that was normed, and is multiplied by the output as it is
+_GIVE_NORMED_STATE = frozenset(
+    ["bailingmoe3", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "nemotron_h_moe", "qwen35", "qwen35moe"]
+)
 # The tensors of the block that these graphs need
 _NEEDED_IN_BLOCK = {"deepseek2": ("attn_q_a", "attn_k_b", "ffn_gate_inp"), "mimo2": ("attn_qkv", "ffn_gate")}
 # Those of which llama.cpp asks more of the final state than there is
@@ -291,6 +295,17 @@ def mtp_mismatch(header: Header) -> str:
     if missing := [name for name in needed if f"{block}.{name}.weight" not in header.tensors]:
         return f"llama.cpp does not run an MTP block without {missing[0]} of a {header.architecture} model"
     return ""
+
+
+def output_of_block(header: Header) -> str:
+    """Return the tensor that an MTP block multiplies its state by, if that is all that llama.cpp does with the state;
+    otherwise an empty name."""
+    if mtp_mismatch(header) or header.architecture not in _GIVE_NORMED_STATE:
+        return ""
+    block = header.number("block_count") - header.number("nextn_predict_layers")
+    names = (f"blk.{block}.nextn.shared_head_head", "output", "token_embd")
+    name = next((name for name in names if f"{name}.weight" in header.tensors), "")
+    return "" if f"{name}.scale" in header.tensors else f"{name}.weight"
 
 
 def n_tokens(head: Header) -> int:

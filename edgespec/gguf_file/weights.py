@@ -25,14 +25,9 @@ def read_rows(header: Header, name: str, rows: Sequence[int] | None = None) -> N
     """
     import gguf
 
-    info = header.tensors.get(name)
-    if info is None:
-        raise ModelFileError(f"{header.path} has no tensor {name!r}")
+    raw, info = stored_rows(header, name), header.tensors[name]
     kind = gguf.GGMLQuantizationType[info.type]
-    n_rows = int(np.prod(info.shape[1:], dtype=np.int64))
-    path: Path = header.parts[info.part] if header.parts else header.path
-    raw: NDArray[np.uint8] = np.memmap(path, np.uint8, "r", info.offset, (n_rows, info.size_bytes // n_rows))
-    wanted = np.arange(n_rows) if rows is None else np.asarray(rows)
+    wanted = np.arange(len(raw)) if rows is None else np.asarray(rows)
     found = np.empty((len(wanted), info.shape[0]), np.float32)
     try:
         for start in range(0, len(wanted), AT_ONCE):
@@ -41,6 +36,17 @@ def read_rows(header: Header, name: str, rows: Sequence[int] | None = None) -> N
     except NotImplementedError as error:
         raise ModelFileError(f"the weights of {header.path} cannot be read", why=f"{name} is {info.type}") from error
     return found if len(info.shape) > 1 else found[0]
+
+
+def stored_rows(header: Header, name: str) -> NDArray[np.uint8]:
+    """Return the rows of a tensor as they are in the file, memory-mapped: uint8[n, bytes of a row]. Raises
+    ModelFileError if there is no such tensor."""
+    info = header.tensors.get(name)
+    if info is None:
+        raise ModelFileError(f"{header.path} has no tensor {name!r}")
+    n_rows = int(np.prod(info.shape[1:], dtype=np.int64))
+    path: Path = header.parts[info.part] if header.parts else header.path
+    return np.memmap(path, np.uint8, "r", info.offset, (n_rows, info.size_bytes // n_rows))
 
 
 def target_print(header: Header, n_vocab: int = 0) -> NDArray[np.float32]:

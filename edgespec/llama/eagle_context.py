@@ -98,6 +98,9 @@ class EagleContext(Closable):
         """Let `cancel` stop decodes from now on; None stops watching."""
         self._watched = cancel
 
+    def cover(self, tokens: Iterable[int]) -> None:
+        """Do nothing: the head has all tokens that it can draft."""
+
     # --- decoding -------------------------------------------------------------------------------------------------
 
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -12,7 +12,7 @@ leave no cells.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,19 +26,27 @@ from edgespec.llama.batch import check_layers, pointer, states, switch_states
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
+from edgespec.llama.trimmed_output import TrimmedOutput
 
 
 class HeadContext(Context):
     """KV cache and decoding of `model`: a head for the target that `target` decodes, or the MTP block of this target.
 
     `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, as
-    `Plan.as_head` has them. An assistant has the target's settings of the cache. Raises UsageError if the target does
-    not provide these inputs, or this build no states.
+    `Plan.as_head` has them. With an `output` it computes the logits of an MTP block. An assistant has the target's
+    settings of the cache. Raises UsageError if the target does not provide these inputs, or this build no states.
     """
 
     def __init__(
-        self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
+        self,
+        model: Model,
+        target: Context,
+        threads: int = 0,
+        threads_batch: int = 0,
+        output: TrimmedOutput | None = None,
+        **settings: Any,
     ) -> None:
+        self._output = output
         self.target, is_mtp = target.model, model is target.model
         kind = "mtp" if is_mtp else kind_of_head(model.header)
         of_others = (FINAL_STATE,) if kind == "eagle1" else (LAST_OUTPUT,)
@@ -51,7 +59,7 @@ class HeadContext(Context):
         super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=is_mtp, **settings)
         self._n_rows = 0
         try:
-            switch_states(self._handle, wanted_only=True)
+            switch_states(self._handle, wanted_only=output is None)
         except BaseException:
             self.close()
             raise
@@ -88,10 +96,20 @@ class HeadContext(Context):
         rows = np.ascontiguousarray(tokens_states, np.float32)
         self._batch.native.embd = pointer(rows, ctypes.c_float)
         try:
-            self.decode(batch.tokens, batch.positions, batch.sequence_ids, [any(batch.wanted)] * batch.size)
+            wanted = self._output is None and any(batch.wanted)
+            self.decode(batch.tokens, batch.positions, batch.sequence_ids, [wanted] * batch.size)
         finally:
             self._batch.native.embd = None
         self._n_rows = batch.size
+
+    def logits(self, index: int) -> NDArray[np.float32]:
+        """Return float32[V] of batch entry `index`; from some rows of the output only, if it is trimmed."""
+        return super().logits(index) if self._output is None else self._output(self.state(index))
+
+    def cover(self, tokens: Iterable[int]) -> None:
+        """Let a trimmed output have these tokens."""
+        if self._output is not None:
+            self._output.cover(tokens)
 
     def decode_filler(self, start: int, wanted: Sequence[bool]) -> None:
         n, start = len(wanted), self.length(0) if self._shares_cache else start

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edgespec.core.features import MOST_EMBEDDINGS
+from edgespec.core.features import MOST_EMBEDDINGS, TRIMMED_ROWS
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.core.sampling import FloatRow
@@ -31,7 +32,14 @@ from edgespec.engine.sequence import Drafting
 from edgespec.errors import ModelFileError, PairError, UsageError
 from edgespec.events import Progress
 from edgespec.files.paths import file_facts
-from edgespec.gguf_file.head_check import BLOCK_DRAFTERS, is_head, kind_of_head, mtp_mismatch, read_ids
+from edgespec.gguf_file.head_check import (
+    BLOCK_DRAFTERS,
+    is_head,
+    kind_of_head,
+    mtp_mismatch,
+    output_of_block,
+    read_ids,
+)
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import read_rows
@@ -42,6 +50,7 @@ from edgespec.llama.graph import Processor
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.llama.product import Product
+from edgespec.llama.trimmed_output import TrimmedOutput
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
@@ -171,8 +180,11 @@ def model_drafter(
     leaves: int,
     successors: Successors,
     note: Callable[[str], None],
+    written: Callable[[], NDArray[np.int64]],
 ) -> tuple[ModelDrafter | AssistantDrafter, Context | EagleContext]:
     """Open a context for a draft model, a head, or the MTP block (`draft` is the target's model); return both.
+
+    `written` returns how often the target wrote each token, int64[V].
 
     Raises PairError, UsageError, OutOfMemoryError.
     """
@@ -192,6 +204,8 @@ def model_drafter(
         if kind == "assistant":
             reader = HeadContext(draft, target, **threads, **plan.context)
             return AssistantDrafter(reader, leaves), reader
+        if kind == MTP and (output := trimmed_output(target, written)) is not None:
+            threads["output"] = output
         context = head_context(draft, target, threads | plan.context)
         return HeadDrafter(context, width, kind, blended), context
     translation = translation_of(target.model, draft, note)
@@ -207,6 +221,15 @@ def model_drafter(
     if overlaps(settings, target, own, leaves, note):
         return OverlappedDrafter(own, name, translation), own
     return ModelDrafter(own, width, name, translation), own
+
+
+def trimmed_output(target: Context, written: Callable[[], NDArray[np.int64]]) -> TrimmedOutput | None:
+    """Return the output of the target's MTP block for the tokens that it writes, if that is much smaller than the whole
+    one and on the CPU."""
+    model, name = target.model, output_of_block(target.model.header)
+    if not name or model.n_vocab < 2 * TRIMMED_ROWS or model.is_offloaded:
+        return None
+    return TrimmedOutput(model.header, name, written(), Processor(target.threads))
 
 
 def head_context(draft: Model, target: Context, settings: Mapping[str, Any]) -> EagleContext | HeadContext:
@@ -243,7 +266,7 @@ def network_drafter(head: Header, target: Model, width: int, successors: Success
 
     def product(name: str) -> Product:
         matrix = values(f"{name}.weight")
-        return Product(matrix, processor(threads if matrix.size > LARGE else 1))
+        return Product.of(matrix, processor(threads if matrix.size > LARGE else 1))
 
     processor = cache(Processor)
     count = head.number("block_count")

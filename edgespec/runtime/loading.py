@@ -6,6 +6,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
+import numpy as np
+from numpy.typing import NDArray
+
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.datastore.answer_store import AnswerStore
@@ -311,9 +314,18 @@ class ModelSession(Closable):
             return None
 
     def _make_model_drafter(self, draft: Model, plan: Plan, leaves: int, successors: Successors) -> Drafter:
-        drafter, context = model_drafter(self._settings, self.context, draft, plan, leaves, successors, self._note)
+        drafter, context = model_drafter(
+            self._settings, self.context, draft, plan, leaves, successors, self._note, self._written
+        )
         self.contexts.append(context)
         return drafter
+
+    def _written(self) -> NDArray[np.int64]:
+        """Return how often each token is in the stored answers."""
+        n_vocab = self.model.n_vocab
+        tokens = np.empty(0, np.int64) if self.answers is None else self.answers.tokens.astype(np.int64)
+        # Marks between answers are beyond the vocabulary
+        return np.bincount(tokens[tokens < n_vocab], minlength=n_vocab)
 
     # --- both -----------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from edgespec.llama.product import Product
 def test_a_product_is_that_of_numpy_but_for_rounding(shape: tuple[int, int]) -> None:
     random = np.random.default_rng(1)
     matrix, vectors = (random.standard_normal(size).astype(np.float32) for size in (shape, (2, shape[1])))
-    product = Product(matrix, Processor(1))
+    product = Product.of(matrix, Processor(1))
     first, second = map(product, vectors)
     assert np.abs(first - matrix @ vectors[0]).max() < 0.03 * np.abs(matrix).sum(axis=1).max()
     assert np.abs(second - matrix @ vectors[1]).max() < 0.03 * np.abs(matrix).sum(axis=1).max()
@@ -21,7 +21,7 @@ def test_a_product_is_that_of_numpy_but_for_rounding(shape: tuple[int, int]) -> 
 
 def test_matrices_are_independent_and_freed() -> None:
     processor = Processor(1)
-    products = [Product(np.full((4, 32), value, np.float32), processor) for value in (1.0, 2.0)]
+    products = [Product.of(np.full((4, 32), value, np.float32), processor) for value in (1.0, 2.0)]
     ones = np.ones(32, np.float32)
     assert [product(ones)[0] for product in products] == pytest.approx([32, 64], rel=0.01)
     result = products.pop()(ones)
@@ -33,4 +33,4 @@ def test_matrices_are_independent_and_freed() -> None:
 def test_several_threads_compute_the_same(threads: int) -> None:
     random = np.random.default_rng(2)
     matrix, vector = random.standard_normal((300, 256)).astype(np.float32), np.ones(256, np.float32)
-    assert np.array_equal(Product(matrix, Processor(threads))(vector), Product(matrix, Processor(1))(vector))
+    assert np.array_equal(Product.of(matrix, Processor(threads))(vector), Product.of(matrix, Processor(1))(vector))
