@@ -115,6 +115,8 @@ class HeadContext(Context):
         n, start = len(wanted), self.length(0) if self._shares_cache else start
         batch = Batch([0] * n, [*range(start, start + n)], [(0,)] * n, [*wanted])
         self.decode_pairs(batch, np.ones((n, self.model.n_embd_out), np.float32))
+        if self._output is not None and any(wanted):
+            self.logits(n - 1)
 
     def state(self, index: int) -> NDArray[np.float32]:
         """Return float32[D], the state with which a token drafted after entry `index` of the last batch is decoded."""
