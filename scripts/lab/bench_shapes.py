@@ -126,9 +126,7 @@ def write(path: Path, shape: Shape) -> None:
     visible = [chr(number) for number in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
-    writer.add_token_list(
-        [*visible, *(f"token{number}" for number in range(shape.vocab - 257)), "<|end|>"][: shape.vocab]
-    )
+    writer.add_token_list([*visible, *(f"token{number}" for number in range(shape.vocab - 257)), "<|end|>"])
     writer.add_array("tokenizer.ggml.token_type", [1] * (shape.vocab - 1) + [3])
     writer.add_array("tokenizer.ggml.merges", ["a b"])
     writer.add_eos_token_id(shape.vocab - 1)
