@@ -17,7 +17,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any
 
-from edgespec.core.policy.costs import Costs, Shape, plain_run
+from edgespec.core.policy.costs import PLAIN_RUN, Costs, Shape
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import pass_widths
 from edgespec.drafters.assistant import AssistantDrafter
@@ -30,7 +30,7 @@ from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import build_id
 from edgespec.llama.model import Model
 
-VERSION = 8
+VERSION = 9
 SAVE_EVERY_S = 60.0
 CHUNK = 64
 MEASURE_S, MEASURED_DEPTH, TURNS = 1.0, 64, 3  # time limit, tokens before each pass, and passes per width
@@ -102,13 +102,12 @@ def measure_passes(
             depth = 0
         else:
             before_s = first_pass()
-        run = plain_run(before_s)
         for turn in range(repeat):
             for place, width in enumerate(others):
-                expected_s = before_s * (run + expected(width) / expected(first))
+                expected_s = before_s * (PLAIN_RUN + expected(width) / expected(first))
                 if expected_s <= limit_s - (perf_counter() - started_s):
                     seconds = _timed_pass(context, width, depth)
-                    for _ in range(run - 1):
+                    for _ in range(PLAIN_RUN - 1):
                         _timed_pass(context, first, depth)
                     after_s = first_pass()
                     if min(before_s, seconds, after_s) > 0:  # the clock may be reset

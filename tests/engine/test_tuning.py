@@ -312,7 +312,7 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path, monk
         assert answer(llm) == first
 
 
-@pytest.mark.parametrize(("token_s", "depth", "n_widths"), [(1e-4, 64, 12), (3e-3, 64, 12), (1e-2, 0, 8), (0.3, 0, 1)])
+@pytest.mark.parametrize(("token_s", "depth", "n_widths"), [(1e-4, 64, 12), (3e-3, 64, 12), (1e-2, 0, 9), (0.3, 0, 1)])
 def test_costs_are_measured_in_about_a_second(
     monkeypatch: pytest.MonkeyPatch, token_s: float, depth: int, n_widths: int
 ) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 MEMORY, PLAIN_MEMORY = 8, 4  # measurements that an estimate remembers, and plain passes in the time of a plain pass
 SPIKE = 0.5  # most that a measurement counts as off, in logarithms: the process may have been switched out
+PLAIN_RUN = 2  # passes without drafts until one takes as long as in plain decoding: in the first, caches are cold
 DRAFT_SHARE, READ_SHARE = 0.1, 0.125  # assumed: a draft pass in plain passes, prefill of a token in draft passes
 WIDTHS = np.log(np.arange(1, 513))  # wider passes cost in proportion to their width
 
@@ -243,15 +244,6 @@ class Costs:
         if state["plain_s"] is not None:
             self._plain = Estimate(math.log(state["plain_s"] * self._all_threads / self._threads))
         self._curves.clear()
-
-
-def plain_run(plain_s: float) -> int:
-    """Return how many passes without drafts to decode until one takes as long as in plain decoding.
-
-    After a pass of another width llama.cpp builds a new graph, and caches are cold. Of a small model, the first pass
-    takes a quarter longer than the fourth, which hardly shows in long passes.
-    """
-    return 4 if plain_s < 0.02 else 2
 
 
 def _pooled(measured: Sequence[tuple[int, Estimate]]) -> list[tuple[list[int], float]]:

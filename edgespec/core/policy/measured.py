@@ -20,7 +20,7 @@ from statistics import fmean
 from typing import Any
 
 from edgespec.core.draft import Budget, Draft
-from edgespec.core.policy.costs import Costs, plain_run
+from edgespec.core.policy.costs import PLAIN_RUN, Costs
 from edgespec.core.policy.policy import LENGTHS, PolicyVerdict, Proposal, ProposalContext, Verified
 
 TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off
@@ -242,7 +242,7 @@ class MeasuredPolicy:
                 self._drafted = PLAIN_EVERY
             return
         self._n_plain += 1
-        if is_same and self._n_plain >= plain_run(costs.plain_s):
+        if is_same and self._n_plain >= PLAIN_RUN:
             self._drafted = 0
             if seconds is not None:
                 costs.observe_plain(max(n, costs.least_width), seconds, depth)
