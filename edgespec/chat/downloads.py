@@ -46,8 +46,9 @@ class Fetching:
 
     def _fetched(self) -> State:
         settings, missing = self.settings, missing_of(self.settings)
-        wants_draft = settings.uses_draft and "draft" in settings.drafters and not _names_draft(settings)
-        items = items_of(missing, drafts_of=[settings.model] if wants_draft and settings.model in missing else [])
+        target = [] if _names_draft(settings) or not settings.uses_draft else [settings.model]
+        wanted = {kind: target if kind in settings.drafters else [] for kind in ("draft", "assistant")}
+        items = items_of(missing, drafts_of=wanted["draft"], assistants_of=wanted["assistant"])
         possible = plan_all(items, self)
         if self.cancel.is_set():
             self.said = "stopped before anything was downloaded"

@@ -11,6 +11,6 @@ TRIMMED_ROWS = 2**15
 added."""
 # A head names the layers whose inputs it reads. These names are used in place of a layer's number:
 LAST_OUTPUT = -1
-"""The output of the last layer before the final norm. Available from models with an MTP block."""
+"""The output of the last layer before the final norm. Available from models with an MTP block and from Gemma 4."""
 FINAL_STATE = -2
 """The output of the final norm. Available from all models, in passes in which every token has a row of logits."""

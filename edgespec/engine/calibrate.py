@@ -230,6 +230,8 @@ class CostModelCache:
         narrow = min(target)
         plain_s = target[narrow] / self.costs.target(narrow, depth)
         for model in models:
+            if isinstance(model, AssistantDrafter):
+                _timed_pass(context, 1, depth)  # it reads the target's cache
             try:
                 step[model.name] = measure_passes(model.context, [1], depth=depth, repeat=2 * repeat)[1]
             finally:

@@ -5,8 +5,8 @@ inputs of three of the target's layers, and a decoder, whose cache holds pairs o
 head the encoder reads the target's final state. The MTP block that some models have is such a decoder too; its states
 are the outputs of the target's last layer.
 
-The assistant of a Gemma 4 has no cache: it reads the target's. Its tokens have all the position after the text, and
-leave no cells.
+The assistant of a Gemma 4 has no cache: it reads the target's. All its tokens have the position after the cells of the
+target, and leave none.
 """
 
 from __future__ import annotations

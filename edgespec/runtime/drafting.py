@@ -145,7 +145,10 @@ def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> Usag
     if "draft" not in settings.drafters:
         what, named = "a draft head", "HEAD.gguf"
         kind = next(name for name in settings.drafters if name in HEADS)
-        get_one = f"'edgespec draft train {shlex.quote(settings.model)} --kind {kind} -o HEAD.gguf' trains one"
+        model = shlex.quote(settings.model)
+        get_one = f"'edgespec draft train {model} --kind {kind} -o HEAD.gguf' trains one"
+        if kind == "assistant":
+            get_one = f"'edgespec pull {model}' downloads that of a Gemma 4"
     elif missing:
         get_one = f"'edgespec pull {missing}' downloads one"
     return UsageError(

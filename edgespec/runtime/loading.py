@@ -272,8 +272,7 @@ class ModelSession(Closable):
     def _make_drafters(self, names: Sequence[str], plan: Plan, leaves: int, corpus: Corpus | None) -> Iterator[Drafter]:
         """Yield the drafters in the order in which they are asked."""
         if "suffix" in names and self._settings.store:
-            name = self.model.vocabulary_id + self.adapters.mark
-            self.answers = AnswerStore(name, self.model.path.name, self._note)
+            self.answers = self._stored_answers()
         successors = self._open_successors(is_used=not {"recycling", *HEADS}.isdisjoint(names))
         parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
         yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
@@ -286,6 +285,9 @@ class ModelSession(Closable):
                 yield drafter
         if MTP in names:
             yield self._make_model_drafter(self.model, plan.of_block, leaves, successors)
+
+    def _stored_answers(self) -> AnswerStore:
+        return AnswerStore(self.model.vocabulary_id + self.adapters.mark, self.model.path.name, self._note)
 
     def _open_successors(self, *, is_used: bool) -> Successors:
         """Return the table of successors; if a drafter uses it, with the rows of bundled and saved tables."""
@@ -322,8 +324,10 @@ class ModelSession(Closable):
 
     def _written(self) -> NDArray[np.int64]:
         """Return how often each token is in the stored answers."""
-        n_vocab = self.model.n_vocab
-        tokens = np.empty(0, np.int64) if self.answers is None else self.answers.tokens.astype(np.int64)
+        n_vocab, answers = self.model.n_vocab, self.answers
+        if answers is None and self._settings.store:  # without `suffix`, which also adds to them
+            answers = self._stored_answers()
+        tokens = np.empty(0, np.int64) if answers is None else answers.tokens.astype(np.int64)
         # Marks between answers are beyond the vocabulary
         return np.bincount(tokens[tokens < n_vocab], minlength=n_vocab)
 

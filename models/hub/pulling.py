@@ -50,14 +50,14 @@ class Item:
     Attributes:
         wanted: The source; None for a file that is here, at `path`.
         targets: The models that a draft belongs to; empty for named models.
-        brings_drafts: True for a named model with which its drafts are downloaded.
+        brings_assistant: True for a named model with which its assistant is downloaded.
         stopped: How much is here after a cancelled download.
     """
 
     spec: str
     wanted: Source | None = None
     targets: list[Item] = field(default_factory=list)
-    brings_drafts: bool = False
+    brings_assistant: bool = False
     path: Path | None = None
     download: AnyDownload | None = None
     error: EdgespecError | None = None
@@ -73,8 +73,11 @@ class Item:
         return bool(self.targets)
 
 
-def items_of(specs: Sequence[str], *, drafts_of: Collection[str]) -> list[Item]:
-    """Return the named models, each once, and for those in `drafts_of` their drafts. Raises UsageError."""
+def items_of(specs: Sequence[str], *, drafts_of: Collection[str], assistants_of: Collection[str]) -> list[Item]:
+    """Return the named models, each once, and for those in `drafts_of` the catalogue's drafts.
+
+    For those in `assistants_of`, `with_assistants` adds the assistants. Raises UsageError.
+    """
     named: list[Item] = []
     drafts: dict[Source, Item] = {}
     for spec in dict.fromkeys(specs):
@@ -91,7 +94,7 @@ def items_of(specs: Sequence[str], *, drafts_of: Collection[str]) -> list[Item]:
             continue
         item = next((item for item in named if item.wanted == target), None)
         if item is None:
-            named.append(item := Item(spec, target, brings_drafts=spec in drafts_of))
+            named.append(item := Item(spec, target, brings_assistant=spec in assistants_of))
         for draft in its_drafts[: int(spec in drafts_of)]:
             drafts.setdefault(draft, Item(str(draft), draft)).targets.append(item)
     wanted = [item.wanted for item in named]
@@ -120,15 +123,20 @@ def offered_draft(item: Item) -> tuple[Item, int] | None:
 def with_assistants(items: Sequence[Item], display: Display) -> list[Item]:
     """Return planned items and the assistants in their repositories, which come with their models as projectors do, and
     in place of the catalogue's drafts."""
-    found = []
+    found: dict[Source | None, Item] = {}
+    served = []
     for item in items:
-        offer = offered_draft(item) if item.brings_drafts else None
-        if offer is not None and is_assistant(offer[0].spec):
+        offer = offered_draft(item) if item.brings_assistant else None
+        if offer is None or not is_assistant(offer[0].spec):
+            continue
+        served.append(item.spec)
+        if (known := found.get(offer[0].wanted)) is not None:
+            known.targets.append(item)
+        elif not any(each.wanted == offer[0].wanted for each in items):
             plan_item(offer[0], display)
-            found.append(offer[0])
-    served = [target.spec for assistant in found for target in assistant.targets]
+            found[offer[0].wanted] = offer[0]
     needed = [item for item in items if not item.is_draft or any(each.spec not in served for each in item.targets)]
-    return [*needed, *found]
+    return [*needed, *found.values()]
 
 
 def plan_item(item: Item, display: Display) -> None:

@@ -26,8 +26,10 @@ _PART = re.compile(r"-(\d{5})-of-(\d{5})(?=\.gguf$)", re.IGNORECASE)
 _NO_MODELS = re.compile("mmproj|imatrix", re.IGNORECASE)
 # As in llama.cpp's `common/download.cpp`: "mtp-..." is an MTP block alone, and "...-MTP-..." a whole model with one
 _MTP = re.compile(r"(?:^|/)mtp-[^/]*$", re.IGNORECASE)
-# But a Gemma 4 has none inside, so both mean its assistant
-_ASSISTANT = re.compile(r"gemma-?4[^/]*[-_.](?:assistant|mtp)[-_.][^/]*$", re.IGNORECASE)
+# A Gemma 4 has no such block: "gemma-4-12B-it-MTP-Q8_0" is its assistant, as is "gemma-4-12B-it-assistant-Q8_0"
+_ASSISTANT = re.compile(
+    r"gemma-?4[^/]*(?:[-_.]it(?:-qat(?:-q4_0-unquantized)?)?-assistant|[-_.]mtp)[-_.][^/]*$", re.IGNORECASE
+)
 _HEADS = r"(?:^|[-_./])(?:eagle-?3|dflash2?|dspark|draft)[-_.][^/]*$"
 _DRAFTS = re.compile(rf"{_MTP.pattern}|{_ASSISTANT.pattern}|{_HEADS}", re.IGNORECASE)
 _GEMMA_4 = re.compile("gemma-?4", re.IGNORECASE)

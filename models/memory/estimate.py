@@ -20,7 +20,7 @@ from edgespec.models.memory.widths import IN_LAYER, Widths
 from edgespec.settings import CACHE_TYPES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
-KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 67, 10, 2 << 20  # of narrow passes of all usual widths (scripts/llama/graphs.h)
+KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 64, 8, 2 << 20  # of narrow passes of usual widths (scripts/llama/graphs.h)
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
 _EXPERTS = re.compile(EXPERTS)
@@ -226,7 +226,7 @@ def _kept_by_head(plan: Plan) -> int:
 
 def _kept_graphs(plan: Plan) -> int:
     """Return the bytes of the graphs, with their logits, that a context on the CPU keeps if it verifies drafts."""
-    is_drafted_for = plan.exact and plan.max_outputs > plan.sequences and not plan.gpu_layers
+    is_drafted_for = plan.max_outputs > plan.sequences and not (plan.gpu_layers or plan.stores_scores)
     return KEPT_GRAPHS * GRAPH_BYTES + KEPT_TOKENS * n_tokens(plan.header) * _F32 if is_drafted_for else 0
 
 

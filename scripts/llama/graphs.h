@@ -3,17 +3,22 @@
 #ifndef EDGESPEC_GRAPHS_H
 #define EDGESPEC_GRAPHS_H
 
+#include "ggml-cpp.h"
+#include "llama-graph.h"
+
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 namespace edgespec {
 
-/* The graphs of passes over up to NARROW tokens that return logits, each with the scheduler in which it is allocated. All
-   other passes use the first scheduler, whose buffers were reserved for the widest pass. The members of llama_context are
-   those of the graph that is in use. */
+/* The graphs of passes over up to NARROW tokens that return logits, one for each number of tokens, with the scheduler in
+   which it is allocated. All other passes use the first scheduler, whose buffers were reserved for the widest pass. The
+   members of llama_context are those of the graph that is in use. */
 class kept_graphs {
   public:
+    enum { NARROW = 16 };
+
     /* Members of llama_context. */
     struct members {
         ggml_backend_sched_ptr & sched;
@@ -22,7 +27,7 @@ class kept_graphs {
     };
 
   private:
-    enum { NARROW = 16, MOST = 10 };
+    enum { MOST = 8 };
 
     struct graph {
         ggml_backend_sched_ptr sched;
@@ -60,9 +65,12 @@ class kept_graphs {
         }
     }
 
-    /* Uses the graph for a pass over `n` tokens, or a scheduler for it. `fits` says if a graph can be computed again. */
-    template <class F, class M> void choose(members context, uint32_t n, bool has_logits, F fits, M make_sched) {
-        if (!context.active) { /* all graphs were dropped, since something that they depend on has changed */
+    /* Uses the graph for a pass over `n` tokens, or a scheduler in which it can be built, which `make_sched` returns.
+       `nodes` is the most that it can have. */
+    template <class F> void choose(members context, uint32_t n, bool has_logits, uint32_t nodes, F make_sched) {
+        if (!context.active) {
+            /* All graphs were dropped, since something that they depend on has changed, or the last one was not built. In
+               the first case the scheduler in use was reserved again, so it is the first one from now on. */
             others.clear();
             tokens = 0;
         }
@@ -70,19 +78,10 @@ class kept_graphs {
             use_first(context);
             return;
         }
-        const auto is_ready = [&](uint32_t of, llm_graph_result * result, llm_graph_result * active) {
-            return of == n && result && result == active && fits(result);
-        };
-        if (is_ready(tokens, context.result.get(), context.active)) {
+        if (tokens == n) {
             return;
         }
-        size_t place = find([&](const graph & each) { return is_ready(each.tokens, each.result.get(), each.active); });
-        if (place == others.size() && tokens == n) {
-            return; /* the graph in use is built again, as the cache has grown */
-        }
-        if (place == others.size()) {
-            place = find([&](const graph & each) { return each.tokens == n; });
-        }
+        size_t place = find([&](const graph & each) { return each.tokens == n; });
         if (place == others.size() && others.size() >= MOST) {
             place = find([](const graph & each) { return each.tokens != 0; });
         }
@@ -91,6 +90,7 @@ class kept_graphs {
         } else {
             put_away(context);
             context.sched = make_sched();
+            context.result.reset(new llm_graph_result(nodes));
             context.active = nullptr;
         }
         tokens = n;

@@ -1,11 +1,12 @@
 # Read after each project() of the build of llama-cpp-python (CMAKE_PROJECT_INCLUDE): leaves out what edgespec does not
 # use, adds the RPC backend, lets a context keep several graphs (graphs.h), and adds edgespec's kernels to the CPU backend,
-# or to each of its variants in a portable build (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With another version the build stops here,
-# if a place that is to be changed is not found.
+# or to each of its variants in a portable build (GGML_CPU_ALL_VARIANTS). The sources are those of the pinned version. With
+# another version the build stops here, if a place that is to be changed is not found.
 
 set(EDGESPEC_KERNELS ${CMAKE_CURRENT_LIST_DIR})
 
-function(edgespec_replace file count old new)
+# Replaces what occurs `count` times in a file, which then includes one of the headers here.
+function(edgespec_replace file header count old new)
     file(READ ${file} text)
     string(FIND "${text}" "${new}" done)
     if(done GREATER -1)
@@ -20,7 +21,12 @@ function(edgespec_replace file count old new)
         message(FATAL_ERROR "edgespec: '${old}' is not ${count} times in ${file}; is this another version of llama.cpp?")
     endif()
     string(REPLACE "${old}" "${new}" text "${text}")
-    file(WRITE ${file} "#include \"${EDGESPEC_KERNELS}/kernels.h\"\n${text}")
+    set(include "#include \"${EDGESPEC_KERNELS}/${header}\"\n")
+    string(FIND "${text}" "${include}" has_header)
+    if(has_header EQUAL -1)
+        string(PREPEND text "${include}")
+    endif()
+    file(WRITE ${file} "${text}")
 endfunction()
 
 if(PROJECT_NAME STREQUAL "llama_cpp")
@@ -34,28 +40,27 @@ elseif(PROJECT_NAME STREQUAL "llama.cpp")
         set(GGML_RPC ON) # layers on other machines: 3 s of the build and 190 KB
     endif()
     set(context ${CMAKE_CURRENT_SOURCE_DIR}/src/llama-context)
-    edgespec_replace(${context}.h 1 "struct llama_context {" "#include \"${EDGESPEC_KERNELS}/graphs.h\"
-
-struct llama_context {")
-    edgespec_replace(${context}.h 1 "    ggml_backend_sched_ptr sched;
+    edgespec_replace(${context}.h graphs.h 1 "    ggml_backend_sched_ptr sched;
 " "    ggml_backend_sched_ptr sched;
     edgespec::kept_graphs kept_graphs;
 ")
-    edgespec_replace(${context}.cpp 1 "    auto * res = get_gf_res_prev();
+    edgespec_replace(${context}.cpp graphs.h 1 "    auto * res = get_gf_res_prev();
     auto * gf  = res->get_gf();
-" "    if (backend_ptrs.size() == 1 && !graph_reuse_disable) {
+" "    // Without flash attention each graph would have room for all scores. A scheduler takes 20 KB for each node and leaf of
+    // a graph, so it is made for twice as many as the nodes of the widest pass.
+    if (backend_ptrs.size() == 1 && cparams.flash_attn && !graph_reuse_disable) {
         kept_graphs.choose({sched, gf_res_prev[1], gf_res_prev_active}, ubatch.n_tokens, n_outputs > 0,
-            [&](llm_graph_result * known) { return known->can_reuse(graph_params(known, ubatch, mctx, gtype)); },
-            [&] {
+            graph_max_nodes(edgespec::kept_graphs::NARROW), [&] {
                 return ggml_backend_sched_ptr(ggml_backend_sched_new(backend_ptrs.data(), backend_buft.data(), 1,
-                    gf_res_reserve->get_max_nodes(), false, cparams.op_offload));
+                    1024 + 2 * ggml_graph_n_nodes(gf_res_reserve->get_gf()), false, cparams.op_offload));
             });
     }
 
     auto * res = get_gf_res_prev();
     auto * gf  = res->get_gf();
 ")
-    edgespec_replace(${context}.cpp 1 "    // when training, ggml_opt allocates extra buffers through" "    kept_graphs.use_first({sched, gf_res_prev[1], gf_res_prev_active});
+    edgespec_replace(${context}.cpp graphs.h 1 "    // when training, ggml_opt allocates extra buffers through"
+        "    kept_graphs.use_first({sched, gf_res_prev[1], gf_res_prev_active});
 
     // when training, ggml_opt allocates extra buffers through")
 endif()
@@ -114,31 +119,31 @@ function(edgespec_add_kernels)
             message(FATAL_ERROR "edgespec: none of the variants is for this processor: ${EDGESPEC_VARIANTS}")
         endif()
     endif()
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "if (ggml_compute_forward_mul_mat_tiled(params, dst)) {"
+    edgespec_replace(${cpu}/ggml-cpu.c kernels.h 1 "if (ggml_compute_forward_mul_mat_tiled(params, dst)) {"
         "if (edgespec_product(params, dst) || ggml_compute_forward_mul_mat_tiled(params, dst)) {")
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "                ggml_compute_forward_mul_mat_id(params, tensor);"
+    edgespec_replace(${cpu}/ggml-cpu.c kernels.h 1 "                ggml_compute_forward_mul_mat_id(params, tensor);"
         "                if (!edgespec_product(params, tensor)) {
                     ggml_compute_forward_mul_mat_id(params, tensor);
                 }")
-    edgespec_replace(${cpu}/ggml-cpu.c 2 "cur += ggml_tiled_wdata_size(n_tasks, node);"
+    edgespec_replace(${cpu}/ggml-cpu.c kernels.h 2 "cur += ggml_tiled_wdata_size(n_tasks, node);"
         "cur = MAX(cur + ggml_tiled_wdata_size(n_tasks, node), edgespec_product_size(node, n_tasks));")
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "#ifdef GGML_USE_OPENMP
+    edgespec_replace(${cpu}/ggml-cpu.c kernels.h 1 "#ifdef GGML_USE_OPENMP
     #pragma omp barrier
 #else
 " "#if 1 // in place of OpenMP's barrier
 ")
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "(&tp->n_barrier_passed, 1, memory_order_seq_cst);
+    edgespec_replace(${cpu}/ggml-cpu.c kernels.h 1 "(&tp->n_barrier_passed, 1, memory_order_seq_cst);
 " "(&tp->n_barrier_passed, 1, memory_order_seq_cst);
         edgespec_wake((void *) &tp->n_barrier_passed);
 ")
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "    while (atomic_load_explicit(&tp->n_barrier_passed, memory_order_relaxed) == n_passed) {
+    edgespec_replace(${cpu}/ggml-cpu.c kernels.h 1 "    while (atomic_load_explicit(&tp->n_barrier_passed, memory_order_relaxed) == n_passed) {
         ggml_thread_cpu_relax();
     }
 " "    edgespec_await_change((void *) &tp->n_barrier_passed, n_passed);
 ")
-    edgespec_replace(${cpu}/ggml-cpu.c 1 "cur += MAX(prefill, decode);"
+    edgespec_replace(${cpu}/ggml-cpu.c kernels.h 1 "cur += MAX(prefill, decode);"
         "cur += MAX(MAX(prefill, decode), edgespec_attention_size(node, n_tasks));")
-    edgespec_replace(${cpu}/ops.cpp 1 "        ggml_tensor * dst) {
+    edgespec_replace(${cpu}/ops.cpp kernels.h 1 "        ggml_tensor * dst) {
     switch (dst->op_params[3]) {
         case GGML_PREC_DEFAULT:
         case GGML_PREC_F32:
@@ -152,7 +157,7 @@ function(edgespec_add_kernels)
         case GGML_PREC_F32:
             {
                 // uses F32 accumulators")
-    edgespec_replace(${cpu}/ggml-cpu.cpp 1 "        std::vector<ggml_backend_buffer_type_t> bufts;
+    edgespec_replace(${cpu}/ggml-cpu.cpp kernels.h 1 "        std::vector<ggml_backend_buffer_type_t> bufts;
 " "        std::vector<ggml_backend_buffer_type_t> bufts;
         if (edgespec_interleaved_buffer_type()) {
             bufts.push_back(edgespec_interleaved_buffer_type());
@@ -160,7 +165,7 @@ function(edgespec_add_kernels)
 ")
     if(NOT WIN32)
         target_sources(ggml-base PRIVATE ${EDGESPEC_KERNELS}/memory.c)
-        edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/src/ggml.c 1 "= posix_memalign(" "= edgespec_memalign(")
+        edgespec_replace(${CMAKE_CURRENT_SOURCE_DIR}/src/ggml.c kernels.h 1 "= posix_memalign(" "= edgespec_memalign(")
     endif()
 endfunction()
 

@@ -247,7 +247,7 @@ def test_a_draft_in_the_repository_is_named_and_pulled_if_wanted(hub: FakeHub, h
 
 def test_the_assistant_of_a_gemma_4_comes_with_it_and_drafts(catalogue: None, tmp_path: Path) -> None:
     """A newcomer names a model, and nothing else."""
-    files = {name: tmp_path / name for name in ("gemma-4-tiny-Q8_0.gguf", "mtp-gemma-4-tiny-Q8_0.gguf")}
+    files = {name: tmp_path / name for name in ("gemma-4-tiny-Q4_K_M.gguf", "mtp-gemma-4-tiny.gguf")}
     model, assistant = files
     write_gemma4(files[model], knows_bigrams=True)
     write_assistant(files[assistant], knows_bigrams=True)
@@ -259,10 +259,16 @@ def test_the_assistant_of_a_gemma_4_comes_with_it_and_drafts(catalogue: None, tm
         file.write_text(file.read_text().replace(NAME, "owner/gemma-4-tiny-GGUF"))
         assert [line.partition(": ")[0] for line in pulled(hub, tmp_path, "tiny")] == ["tiny", f"{spec}/{assistant}"]
         assert pulled(hub, tmp_path, spec, "--no-draft") == [f"{spec}: already here"]
+        for name in ("other", "third"):
+            (tmp_path / name).mkdir()
+        listed = pull(hub, tmp_path / "other", spec, f"{spec}/{assistant}", f"{spec}/{model}", "--dry-run").stdout
+        assert listed.count(b"%b: " % assistant.encode()) == 1
         asked = ["run", "-m", spec, "-n", "20", "--temp", "0", "--stats", "hello"]
         done = edgespec_with(hub, *asked, home=tmp_path, stdin=b"")
         assert done.returncode == 0
-        assert b"mtp-gemma-4-tiny-Q8_0.gguf" in done.stderr and b"assistant" in done.stderr
+        assert assistant.encode() in done.stderr and b"assistant" in done.stderr
+        done = edgespec_with(hub, *asked, "-y", "--spec-type", "assistant", home=tmp_path / "third", stdin=b"")
+        assert done.returncode == 0 and [*(tmp_path / "third").rglob(assistant)]
 
 
 def test_a_repository_without_a_draft_says_so_if_one_is_wanted(hub: FakeHub, tmp_path: Path) -> None:

@@ -14,10 +14,15 @@ from tiny_gguf import write_model
 from tiny_projector import picture, write_projector
 
 import edgespec
+from edgespec.core.batch import Batch
+from edgespec.core.features import LAST_OUTPUT
 from edgespec.core.sampling import SamplingSettings
+from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.errors import ModelFileError, PairError
 from edgespec.gguf_file.head_check import check_draft_file, head_mismatch, kind_of_head
+from edgespec.llama.context import Context
 from edgespec.llama.head_context import HeadContext
+from edgespec.llama.model import Model
 from edgespec.settings import Image, Message, Request
 
 PROMPT = "def the class for x in the list: return the one, or print it"
@@ -64,6 +69,50 @@ def test_one_that_predicts_as_the_target_is_accepted(folder: Path, tree: int) ->
         assert llm.stats.acceptance_rate > 0.9 and llm.stats.tokens_per_round > 4
 
 
+def chain(target: Context, assistant: HeadContext, tokens: list[int], n: int) -> list[int]:
+    """Return the likeliest tokens after a text, step by step, from new caches."""
+    target.forget(0)
+    for at in range(0, len(tokens) - 1, 64):
+        part = tokens[at : min(at + 64, len(tokens) - 1)]
+        target.decode(part, range(at, at + len(part)), [(0,)] * len(part), [False] * len(part))
+    state, drafted = target.layer_inputs(LAST_OUTPUT)[-1], [tokens[-1]]
+    while len(drafted) <= n:
+        assistant.decode_pairs(Batch([drafted[-1]], [len(tokens) - 1], [(0,)], [True]), state[None])
+        logits = assistant.logits(0).copy()
+        logits[[token for token in range(len(logits)) if target.model.is_end(token)]] = -np.inf
+        state = assistant.state(0)
+        drafted.append(int(logits.argmax()))
+    return drafted[1:]
+
+
+def test_it_drafts_what_its_graph_computes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the state before the last token, its position and the cells of this text, also if another text was read."""
+    drafts: list[tuple[list[int], list[int]]] = []
+    propose = AssistantDrafter.propose
+
+    def noted(self: AssistantDrafter, sequences: Any, budgets: Any) -> Any:
+        made = propose(self, sequences, budgets)
+        drafts.extend(([*each.tokens], [*draft.tokens]) for each, draft in zip(sequences, made, strict=True))
+        return made
+
+    monkeypatch.setattr(AssistantDrafter, "propose", noted)
+    with load(folder, "random", sequences=2) as llm:
+        sampling = SamplingSettings(temperature=0, repeat_penalty=1)
+        requests = [Request(prompt=prompt, max_tokens=12, sampling=sampling, ignore_eos=True) for prompt in PROMPTS]
+        assert len([*llm.stream(iter(requests))]) >= 36
+    settings: dict[str, Any] = {"n_ctx": 1024, "n_batch": 64, "threads": 1, "exact": True}
+    with (
+        Model(check_draft_file(folder / "random.gguf")) as model,
+        Model(check_draft_file(folder / "random-assistant.gguf")) as head,
+        Context(model, **settings) as target,
+        HeadContext(head, target, **settings) as assistant,
+    ):
+        target.watch_layers([LAST_OUTPUT])
+        assert len(drafts) > 25 and len({tuple(draft) for _, draft in drafts}) > 20
+        for tokens, draft in drafts:
+            assert draft == chain(target, assistant, tokens, len(draft))
+
+
 @pytest.mark.long(but=2)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("tree", [1, 4])
@@ -88,6 +137,7 @@ def test_several_sequences_share_its_passes(folder: Path, name: str) -> None:
             assert isinstance(event, edgespec.TokenEvent)
             answers.setdefault(index, []).append(event.id)
         assert llm.stats.proposed > 0
+        assert name == "random" or llm.stats.acceptance_rate > 0.8
     with plain(folder, name) as alone:
         for index, request in enumerate(requests):
             assert [event.id for event in alone.submit(request)] == answers[index]

@@ -11,6 +11,7 @@ from tiny_gguf import write_model
 
 from edgespec.core.features import FINAL_STATE
 from edgespec.llama.context import Context
+from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
 WIDTHS = [1, 4, 1, 2, 16, 3, 17, 1, 5, 40, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 1, 16, 2, 3]  # more than are kept
@@ -33,8 +34,8 @@ def test_passes_of_all_widths_in_turn(tmp_path: Path, architecture: str) -> None
         for turn in range(3):
             start = 0
             for number, width in enumerate(WIDTHS):
-                if (turn, number) == (1, 5):
-                    context.watch_layers([FINAL_STATE])
+                if (turn, number) == (1, 5):  # llama.cpp then reserves again
+                    context.watch_layers([FINAL_STATE, *([1] if architecture == "llama" else [])])
                 if (turn, number) == (1, 9):
                     context.watch_layers([])
                 found = rows(context, tokens[start : start + width], start)
@@ -46,3 +47,13 @@ def test_passes_of_all_widths_in_turn(tmp_path: Path, architecture: str) -> None
                 assert np.array_equal(found[-n:], expected[-n:]), (turn, number, width)
                 start += width
             context.forget(0)
+
+
+def test_a_graph_is_used_again_after_passes_of_other_widths(tmp_path: Path) -> None:
+    path = write_model(tmp_path / "tiny.gguf", "llama")
+    with Model(path) as model, Context(model, n_ctx=256, max_outputs=16, threads=1, exact=True) as context:
+        for _ in range(3):
+            for width in (1, 3, 16, 2):
+                context.forget(0)
+                rows(context, [5] * width, 0)
+        assert api.llama_perf_context(context._handle).n_reused == 8

@@ -237,7 +237,7 @@ def test_what_only_fits_without_an_mtp_block_is_refused_with_it(
 ) -> None:
     header = check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe"))
     without, drafting = (Plan(header, n_ctx=2048, mtp=mtp) for mtp in (False, True))
-    free = estimate(without).allocated + 1000
+    free = estimate(drafting).allocated - 1000
     monkeypatch.setattr(fitting, "available_memory_bytes", lambda: free)
     monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
     monkeypatch.setattr(fitting, "repacks", lambda plan: False)

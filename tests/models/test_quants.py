@@ -56,7 +56,8 @@ def test_separate_mtp_files_of_a_gemma_4_are_its_assistants() -> None:
     assert drafts_in([model, *named, *others]) == sorted([*named, *others])
     assert all(map(is_assistant, [*named, *others])) and not is_assistant("eagle3-gemma-4.gguf")
     assert drafts_in(["qwen-Q8_0.gguf", *others]) == [others[1]]
-    assert models_in(["home-assistant-Q8_0.gguf"]) == ["home-assistant-Q8_0.gguf"]
+    others = ["gemma-4-12b-it-legal-assistant-Q8_0.gguf", "home-assistant-Q8_0.gguf"]
+    assert models_in(others) == others
     assert choose([model, *named], "Q8_0") == model
 
 

@@ -18,7 +18,7 @@ from bootstrap import llama_wheel
 from llama_build import Compiler, Machine
 from long_commands import CommandError
 
-ADDITIONS = "40e53597781c"  # the digest of scripts/llama in the version that kernels.h names
+ADDITIONS = "4dd616837b55"  # the digest of scripts/llama in the version that kernels.h names
 REQUIRED = f"llama-cpp-python=={bootstrap.llama_version()}"
 BARE = Machine("Linux", "x86_64", "flags : avx2")
 

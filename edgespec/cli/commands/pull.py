@@ -68,7 +68,8 @@ def pull(call: Call) -> None:
         return
     if values["head"] and values["no_draft"]:
         raise UsageError("--head and --no-draft contradict each other", hint="leave one of them out")
-    items = items_of(specs, drafts_of=() if values["no_draft"] else specs)
+    with_drafts = () if values["no_draft"] else specs
+    items = items_of(specs, drafts_of=with_drafts, assistants_of=with_drafts)
     for item in items:
         plan_item(item, output)
     items = with_assistants(items, output)

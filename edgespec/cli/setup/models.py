@@ -164,8 +164,12 @@ def fetch_models(
     """
     named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
     drafts_of = [settings.model] if named is None and uses_draft(settings, modes) else []
+    uses_assistant = named is None and settings.uses_draft and "assistant" in settings.drafters
     drafts = [named] if named else []
-    has_all = fetch_missing(call, [settings.model, *drafts], drafts_of=drafts_of, drafts=drafts, ask=ask)
+    has_all = fetch_missing(
+        call, [settings.model, *drafts], drafts_of=drafts_of,
+        assistants_of=[settings.model] if uses_assistant else [], drafts=drafts, ask=ask,
+    )  # fmt: skip
     others = settings.without_draft
     return settings if has_all or others == "none" else replace(settings, spec_type=others)
 
@@ -187,10 +191,12 @@ def fetch_missing(
     *,
     yes: bool = False,
     drafts_of: Collection[str] = (),
+    assistants_of: Collection[str] = (),
     drafts: Collection[str] = (),
     ask: Ask = confirmed,
 ) -> bool:
-    """Download the missing models among `specs`, and the catalogue's drafts of the models in `drafts_of`.
+    """Download the missing models among `specs`, and the catalogue's drafts of the models in `drafts_of`,
+    and the assistants of those in `assistants_of`.
 
     The question calls the models in `drafts` drafts; `yes` asks none, as `--yes` does. Returns whether all models exist
     now: a draft that fails is not an error. Raises NotFetchedError if the user declines or cannot be asked, and the
@@ -211,7 +217,7 @@ def fetch_missing(
     refusal = next(iter(missing.values()))
     if is_offline() or not (yes or can_ask(output)):
         raise refusal
-    items = items_of(list(missing), drafts_of=drafts_of)
+    items = items_of(list(missing), drafts_of=drafts_of, assistants_of=assistants_of)
     possible = plan_all(items, output)
     coming = [item for item in possible if not item.was_here]
     if not yes and missing_bytes(coming) and not ask(_question(coming, drafts)):
