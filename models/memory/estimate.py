@@ -20,7 +20,7 @@ from edgespec.models.memory.widths import IN_LAYER, Widths
 from edgespec.settings import CACHE_TYPES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
-KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 64, 8, 2 << 20  # of narrow passes of usual widths (scripts/llama/graphs.h)
+KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 64, 8, 1 << 19  # of narrow passes of usual widths (scripts/llama/graphs.h)
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
 _EXPERTS = re.compile(EXPERTS)
