@@ -226,8 +226,9 @@ def _kept_by_head(plan: Plan) -> int:
 
 def _kept_graphs(plan: Plan) -> int:
     """Return the bytes of the graphs, with their logits, that a context on the CPU keeps if it verifies drafts."""
-    is_drafted_for = plan.max_outputs > plan.sequences and not (plan.gpu_layers or plan.stores_scores)
-    return KEPT_GRAPHS * GRAPH_BYTES + KEPT_TOKENS * n_tokens(plan.header) * _F32 if is_drafted_for else 0
+    if plan.gpu_layers or plan.stores_scores or plan.pooling is not None or plan.max_outputs <= plan.sequences:
+        return 0
+    return KEPT_GRAPHS * GRAPH_BYTES + KEPT_TOKENS * n_tokens(plan.header) * _F32
 
 
 def _trimmed(plan: Plan) -> int:
