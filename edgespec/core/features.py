@@ -7,10 +7,11 @@ MOST_UNREAD = 2**29
 MOST_EMBEDDINGS = 4096
 """Tokens whose target embedding a Hydra head keeps as float32."""
 TRIMMED_ROWS = 2**15
-"""Tokens that an MTP block on the CPU can draft, if the vocabulary has more than twice as many; those of the text are
+"""Tokens that an MTP block on the CPU can draft, if the vocabulary has at least twice as many; those of the text are
 added."""
 # A head names the layers whose inputs it reads. These names are used in place of a layer's number:
 LAST_OUTPUT = -1
-"""The output of the last layer before the final norm. Available from models with an MTP block and from Gemma 4."""
+"""The state that an MTP block or the assistant of a Gemma 4 reads: the output of the last layer, in most models after
+the final norm."""
 FINAL_STATE = -2
 """The output of the final norm. Available from all models, in passes in which every token has a row of logits."""

@@ -88,6 +88,11 @@ class AnswerStore:
         """The saved answers one after the other, with `BETWEEN` after each."""
         return self._index.tokens
 
+    def counts(self, n_vocab: int) -> NDArray[np.int64]:
+        """Return how often each token is in the saved answers, int64[V]."""
+        tokens = self.tokens.astype(np.int64)
+        return np.bincount(tokens[tokens < n_vocab], minlength=n_vocab)  # `BETWEEN` is beyond the vocabulary
+
     def save(self) -> None:
         """Add new answers to the file. If that fails it is retried the next time."""
         if not self._new:

@@ -230,12 +230,13 @@ class CostModelCache:
         narrow = min(target)
         plain_s = target[narrow] / self.costs.target(narrow, depth)
         for model in models:
-            if isinstance(model, AssistantDrafter):
-                _timed_pass(context, 1, depth)  # it reads the target's cache
             try:
+                if isinstance(model, AssistantDrafter):
+                    _timed_pass(context, 1, depth)  # it reads the target's cache
                 step[model.name] = measure_passes(model.context, [1], depth=depth, repeat=2 * repeat)[1]
             finally:
                 model.forget()
+                context.forget(0)
             self.costs.put(("step", model.name, 1, 1), step[model.name] / plain_s, depth)
         return {"target": {str(width): seconds for width, seconds in target.items()}, "step": step}
 

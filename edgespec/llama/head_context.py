@@ -48,7 +48,7 @@ class HeadContext(Context):
     ) -> None:
         self._output = output
         self.target, is_mtp = target.model, model is target.model
-        kind = "mtp" if is_mtp else kind_of_head(model.header)
+        kind = kind_of_head(model.header)  # empty: an MTP block
         of_others = (FINAL_STATE,) if kind == "eagle1" else (LAST_OUTPUT,)
         self.reads = layers_read(model.header) if kind == "eagle3" else of_others
         if kind == "eagle3":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,32 +29,34 @@ class TrimmedOutput:
     """
 
     def __init__(self, header: Header, name: str, counts: NDArray[np.int64], processor: Processor) -> None:
+        import gguf
+
         self._rows, self._processor = stored_rows(header, name), processor
         info = header.tensors[name]
         self._kind, self._width = gguf.GGMLQuantizationType[info.type], info.shape[0]
         order = np.lexsort((np.arange(len(counts)), -counts))
-        self._is_kept = np.zeros(len(counts), bool)
-        self._parts = [self._part(np.sort(order[:TRIMMED_ROWS]))]
-        self._added: NDArray[np.int64] = np.empty(0, np.int64)
+        frequent = np.sort(order[:TRIMMED_ROWS])
+        self._is_frequent = np.zeros(len(counts), bool)
+        self._is_frequent[frequent] = True
+        self._parts = [self._part(frequent)]
+        self._added: NDArray[np.int64] = np.empty(0, np.int64)  # those of the last text first
 
     def cover(self, tokens: Iterable[int]) -> None:
-        """Add tokens that are missing."""
+        """Have these tokens too, in place of those of the oldest texts."""
         found = np.unique(np.fromiter(tokens, np.int64))
-        found = found[(found >= 0) & (found < len(self._is_kept))]
-        missing = found[~self._is_kept[found]]
-        if len(missing):
-            self._added = np.concatenate([missing, self._added])[:MOST_ADDED]
-            self._is_kept[:] = False
-            self._is_kept[self._parts[0][0]] = True
+        found = found[(found >= 0) & (found < len(self._is_frequent))]
+        rare = found[~self._is_frequent[found]]
+        if not np.isin(rare, self._added).all():
+            others = self._added[~np.isin(self._added, rare)]
+            self._added = np.concatenate([rare, others])[:MOST_ADDED]
             self._parts[1:] = [self._part(self._added)]
 
     def __call__(self, state: FloatRow) -> FloatRow:
         """Return float32[V] after a state, float32[D]."""
-        logits: FloatRow = np.full(len(self._is_kept), -np.inf, np.float32)
+        logits: FloatRow = np.full(len(self._is_frequent), -np.inf, np.float32)
         for ids, product in self._parts:
             logits[ids] = product(state)
         return logits
 
     def _part(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], Product]:
-        self._is_kept[ids] = True
         return ids, Product(self._rows[ids], self._kind, self._width, self._processor)

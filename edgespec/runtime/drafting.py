@@ -207,8 +207,9 @@ def model_drafter(
         if kind == "assistant":
             reader = HeadContext(draft, target, **threads, **plan.context)
             return AssistantDrafter(reader, leaves), reader
-        if kind == MTP and (output := trimmed_output(target, written)) is not None:
-            threads["output"] = output
+        if kind == MTP:
+            block = HeadContext(draft, target, output=trimmed_output(target, written), **threads, **plan.context)
+            return HeadDrafter(block, width, kind, blended), block
         context = head_context(draft, target, threads | plan.context)
         return HeadDrafter(context, width, kind, blended), context
     translation = translation_of(target.model, draft, note)
@@ -236,10 +237,9 @@ def trimmed_output(target: Context, written: Callable[[], NDArray[np.int64]]) ->
 
 
 def head_context(draft: Model, target: Context, settings: Mapping[str, Any]) -> EagleContext | HeadContext:
-    """Return a decoding context for a head, or for the target's MTP block: without llama.cpp's work where possible."""
-    if draft is not target.model:
-        with suppress(UsageError):
-            return EagleContext(draft, target, **settings)
+    """Return a decoding context for a head: without llama.cpp's work where possible."""
+    with suppress(UsageError):
+        return EagleContext(draft, target, **settings)
     return HeadContext(draft, target, **settings)
 
 

@@ -324,12 +324,11 @@ class ModelSession(Closable):
 
     def _written(self) -> NDArray[np.int64]:
         """Return how often each token is in the stored answers."""
-        n_vocab, answers = self.model.n_vocab, self.answers
+        answers = self.answers
         if answers is None and self._settings.store:  # without `suffix`, which also adds to them
             answers = self._stored_answers()
-        tokens = np.empty(0, np.int64) if answers is None else answers.tokens.astype(np.int64)
-        # Marks between answers are beyond the vocabulary
-        return np.bincount(tokens[tokens < n_vocab], minlength=n_vocab)
+        n_vocab = self.model.n_vocab
+        return np.zeros(n_vocab, np.int64) if answers is None else answers.counts(n_vocab)
 
     # --- both -----------------------------------------------------------------------------------------------------
 

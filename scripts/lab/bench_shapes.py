@@ -18,6 +18,7 @@ import argparse
 import os
 import tempfile
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -84,7 +85,7 @@ def measured(shape: Shape, args: argparse.Namespace) -> list[str]:
         write(path, shape)
         costs, loaded_s, memory = [], 0.0, 0.0
         for whole in (True, False):
-            with patch.object(drafting, "trimmed_output", lambda *args: None) if whole else patch.dict({}):
+            with patch.object(drafting, "trimmed_output", lambda *args: None) if whole else nullcontext():
                 settings = LoadSettings(
                     str(path), spec_type="mtp", spec_draft_n_max=7, ctx_size=2048, threads=args.t, store=False,
                     gpu_layers=0,

@@ -72,6 +72,14 @@ def test_short_answers_are_not_kept(home: Path) -> None:
     assert not store.file.exists()
 
 
+def test_tokens_are_counted_without_the_marks_between_answers(home: Path) -> None:
+    store = AnswerStore("words", "m.gguf")
+    for _ in range(2):
+        store.add([3] * LEAST_TOKENS + [5, 9])
+    store.save()
+    assert store.counts(8).tolist() == [0, 0, 0, 2 * LEAST_TOKENS, 0, 2, 0, 0]
+
+
 def test_the_oldest_leave_when_there_are_too_many(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answer_store, "MOST_TOKENS", 2 * len(ANSWER))
     store = AnswerStore("v", "m.gguf")

@@ -52,7 +52,12 @@ def test_tokens_of_a_text_are_added_and_replace_the_oldest(tmp_path: Path, monke
     monkeypatch.setattr(trimmed_output, "MOST_ADDED", 3)
     trimmed, matrix = output(tmp_path / "mtp.gguf", np.zeros(N_VOCAB, np.int64))
     state = np.ones(64, np.float32)
-    for tokens, added in (([5, 100, 100], [100]), ([-1, 200, 290], [100, 200, 290]), ([150, N_VOCAB], [150, 200, 290])):
+    for tokens, added in (
+        ([5, 100, 100], [100]),
+        ([-1, 200, 290], [100, 200, 290]),
+        ([150, N_VOCAB], [150, 200, 290]),
+        ([290, 280, 270], [270, 280, 290]),  # one of this text is not dropped for another one
+    ):
         trimmed.cover(tokens)
         logits = trimmed(state)
         assert np.flatnonzero(np.isfinite(logits)).tolist() == [*range(ROWS), *added]
@@ -85,3 +90,13 @@ def test_a_block_drafts_the_tokens_that_it_has(
 def test_other_blocks_keep_the_whole_output(tmp_path: Path) -> None:
     for architecture in ("mimo2", "step35", "deepseek4", "cohere2moe"):
         assert not output_of_block(read_header(write_mtp(tmp_path / f"{architecture}.gguf", architecture)))
+
+
+def test_stored_answers_choose_the_tokens_without_suffix_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+    target = write_mtp(tmp_path / "mtp.gguf", knows_bigrams=True)
+    _, unknown = answer(target, store=True)
+    text, _ = answer(target, spec_type="suffix,mtp", store=True)
+    found, known = answer(target, store=True)
+    assert found == text
+    assert known.acceptance_rate > max(0.9, unknown.acceptance_rate)

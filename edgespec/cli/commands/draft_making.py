@@ -154,15 +154,13 @@ def _counts(target: Path, texts: Sequence[Path], call: Call) -> NDArray[np.int64
     from edgespec.llama.model import Model
 
     with Model.load_vocabulary(target) as model:
-        ids = [np.zeros(0, np.int64)]
+        counts = np.zeros(model.n_vocab, np.int64)
         for file in text_files(texts):
             with told_as(UsageError, f"{file} cannot be read"):
-                ids.append(np.array(model.tokenize(decoded(file.read_bytes(), "replace")), np.int64))
+                ids = model.tokenize(decoded(file.read_bytes(), "replace"))
+                counts += np.bincount(np.array(ids, np.int64), minlength=model.n_vocab)
         if not texts:
-            ids.append(AnswerStore(model.vocabulary_id, target.name, call.output.note).tokens.astype(np.int64))
-        counted = np.concatenate(ids)
-        # Marks between answers are beyond the vocabulary
-        counts = np.bincount(counted[counted < model.n_vocab], minlength=model.n_vocab)
+            counts += AnswerStore(model.vocabulary_id, target.name, call.output.note).counts(model.n_vocab)
     if not counts.any():
         call.output.note("no text was counted: the tokens with the lowest ids are kept")
     return counts

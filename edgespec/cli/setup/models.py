@@ -195,12 +195,13 @@ def fetch_missing(
     drafts: Collection[str] = (),
     ask: Ask = confirmed,
 ) -> bool:
-    """Download the missing models among `specs`, and the catalogue's drafts of the models in `drafts_of`,
-    and the assistants of those in `assistants_of`.
+    """Download the missing models among `specs`.
 
-    The question calls the models in `drafts` drafts; `yes` asks none, as `--yes` does. Returns whether all models exist
-    now: a draft that fails is not an error. Raises NotFetchedError if the user declines or cannot be asked, and the
-    errors of downloading.
+    The catalogue's drafts of the models in `drafts_of` are downloaded too, and the assistants of those in
+    `assistants_of`. The question calls the models in `drafts` drafts; `yes` asks none, as `--yes` does.
+
+    Returns whether all models exist now: a draft that fails is not an error. Raises NotFetchedError if the user
+    declines or cannot be asked, and the errors of downloading.
     """
     missing: dict[str, NotFetchedError] = {}
     for spec in filter(None, specs):
