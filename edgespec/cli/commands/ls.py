@@ -200,7 +200,7 @@ def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
 
 
 def _entry_row(entry: Entry) -> tuple[str, ...]:
-    kinds = (head.partition(" ")[0] for head in entry.heads)
+    kinds = dict.fromkeys(head.partition(" ")[0] for head in entry.heads)
     here, drafts = " ".join(_quants_here(entry)), " ".join(entry.drafts)
     return entry.name, entry.quant, here, entry.licence, entry.about, drafts, " ".join(kinds)
 
