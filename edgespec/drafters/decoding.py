@@ -73,6 +73,10 @@ class StatesContext(DecodingContext, Protocol):
 class HeadDecodingContext(StatesContext, Protocol):
     """The KV cache of a draft head; `llama/head_context.py` describes the methods."""
 
+    blocks: int
+
+    def use_block(self, block: int) -> None: ...
+
     def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]: ...
 
     def decode_pairs(self, batch: Batch, tokens_states: NDArray[np.float32]) -> None: ...

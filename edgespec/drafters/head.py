@@ -60,11 +60,15 @@ class HeadDrafter(StatesDrafter):
         for slot, tokens in parts:
             batch.add(tokens, len(slot.held), (slot.number,), wanted=wanted)
             last.append(batch.size - 1)
-            features.append(self._features[slot.number].take(len(slot.held), len(tokens)))
+            features.append(self._take(slot, len(tokens)))
         self.context.decode_pairs(batch, self.context.encode(np.concatenate(features)))
         for slot, tokens in parts:
             slot.held += tokens
         return last
+
+    def _take(self, slot: Slot, n: int) -> FloatRow:
+        """Return the target's states of the next n tokens of a slot, float32[n, F]."""
+        return self._features[slot.number].take(len(slot.held), n)
 
     def _decode_drafted(self, batch: Batch, nodes: list[tuple[Growth, int, int]]) -> None:
         states = [growth.states[growth.tree.parents[node]] for growth, node, _ in nodes]

@@ -64,10 +64,18 @@ class Features:
 
     def take(self, start: int, n: int) -> NDArray[np.float32]:
         """Return float32[n, F] of n positions from `start` on, and drop the positions before."""
-        for _ in range(start - self.start):
+        self.drop(start)
+        return self.rows(start, n)
+
+    def rows(self, start: int, n: int) -> NDArray[np.float32]:
+        """Return float32[n, F] of n positions from `start` on."""
+        return np.stack([*islice(self._rows, start - self.start, start - self.start + n)])
+
+    def drop(self, end: int) -> None:
+        """Drop the positions before `end`."""
+        for _ in range(end - self.start):
             self._rows.popleft()
-        self.start = start
-        return np.stack([*islice(self._rows, n)])
+            self.start += 1
 
 
 class StatesDrafter(ModelDrafter):

@@ -7,6 +7,7 @@ process. The trial load cannot find these files, since a head decodes only toget
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ MTP_ARCHITECTURES = frozenset(_MTP_ARCHITECTURES.split())
 _SEVERAL_BLOCKS = frozenset(("hy_v3", "mimo2", "step35"))
 # Those whose blocks give a state that was normed, and is multiplied by the output as it is
 _GIVE_NORMED_STATE = frozenset(
-    ["bailingmoe3", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "nemotron_h_moe", "qwen35", "qwen35moe"]
+    ["bailingmoe3", "deepseek2", "deepseek32", "glm-dsa", "glm4moe", "hy_v3", "nemotron_h_moe", "qwen35", "qwen35moe"]
 )
 # The tensors of the block that these graphs need
 _NEEDED_IN_BLOCK = {"deepseek2": ("attn_q_a", "attn_k_b", "ffn_gate_inp"), "mimo2": ("attn_qkv", "ffn_gate")}
@@ -297,15 +298,27 @@ def mtp_mismatch(header: Header) -> str:
     return ""
 
 
+def n_chained(header: Header) -> int:
+    """Return the number of MTP blocks that can draft one token each, after each other: 1 for most models."""
+    if header.architecture not in _SEVERAL_BLOCKS:
+        return 1
+    n_blocks = header.number("nextn_predict_layers")
+    first = header.number("block_count") - n_blocks
+    here = (f"blk.{first + block}.nextn.eh_proj.weight" in header.tensors for block in range(n_blocks))
+    return max(1, sum(takewhile(bool, here)))
+
+
 def output_of_block(header: Header) -> str:
-    """Return the tensor that an MTP block multiplies its state by, if that is all that llama.cpp does with the state;
-    otherwise an empty name."""
+    """Return the tensor that all MTP blocks multiply their states by, if that is all that llama.cpp does with the
+    states; otherwise an empty name."""
     if mtp_mismatch(header) or header.architecture not in _GIVE_NORMED_STATE:
         return ""
-    block = header.number("block_count") - header.number("nextn_predict_layers")
-    names = (f"blk.{block}.nextn.shared_head_head", "output", "token_embd")
-    name = next((name for name in names if f"{name}.weight" in header.tensors), "")
-    return "" if f"{name}.scale" in header.tensors else f"{name}.weight"
+    first = header.number("block_count") - header.number("nextn_predict_layers")
+    own = (f"blk.{first + block}.nextn.shared_head_head" for block in range(n_chained(header)))
+    shared = next((name for name in ("output", "token_embd") if f"{name}.weight" in header.tensors), "")
+    used = {name if f"{name}.weight" in header.tensors else shared for name in own}
+    name = used.pop()
+    return "" if used or f"{name}.scale" in header.tensors else f"{name}.weight"
 
 
 def n_tokens(head: Header) -> int:

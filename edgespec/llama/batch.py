@@ -98,11 +98,12 @@ def _function(name: str, itanium: str, msvc: str, result: Any, *arguments: Any) 
     return found
 
 
-_bool, _uint32, _pointer = ctypes.c_bool, ctypes.c_uint32, ctypes.c_void_p
+_bool, _int, _uint32, _pointer = ctypes.c_bool, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p
 _SET_LAYER = _function("llama_set_embeddings_layer_inp", "jb", "X I_N", None, _uint32, _bool)
 _GET_LAYER = _function("llama_get_embeddings_layer_inp", "j", "PEAM I", _pointer, _uint32)
 _SET_NEXTN = _function("llama_set_embeddings_nextn", "bb", "X _N1", None, _bool, _bool)
 _GET_NEXTN = _function("llama_get_embeddings_nextn", "", "PEAM", _pointer)
+_SET_BLOCK = _function("llama_set_nextn_layer_offset", "i", "X H", None, _int)
 
 
 def check_layers(architecture: str, n_layers: int, layers: list[int]) -> None:
@@ -128,6 +129,13 @@ def switch_states(context: Any, *, on: bool = True, wanted_only: bool) -> None:
     if _SET_NEXTN is None or _GET_NEXTN is None:
         raise UsageError("draft heads do not work with this build of llama.cpp")
     _SET_NEXTN(context, on, wanted_only)
+
+
+def use_block(context: Any, block: int) -> None:
+    """Choose the MTP block that a context runs. Raises UsageError if this build has no choice."""
+    if _SET_BLOCK is None:
+        raise UsageError("several MTP blocks do not work with this build of llama.cpp")
+    _SET_BLOCK(context, block)
 
 
 def states(context: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:

@@ -63,6 +63,7 @@ class EagleContext(Closable):
         if {cache_type_k, cache_type_v} != {"f16"}:
             raise UsageError("the cache of this head is not quantised")
         self._layer = _Layer.of(model, target.model)
+        self.blocks = 1
         self.model, self.target, self.sequences, self.n_batch = model, target.model, sequences, n_batch
         self.reads: tuple[int, ...] = (FINAL_STATE,)
         if kind_of_head(header) == "eagle3":
@@ -97,6 +98,9 @@ class EagleContext(Closable):
     def watch(self, cancel: CancelFlag | None) -> None:
         """Let `cancel` stop decodes from now on; None stops watching."""
         self._watched = cancel
+
+    def use_block(self, block: int) -> None:
+        """Do nothing: a head has one block."""
 
     def cover(self, tokens: Iterable[int]) -> None:
         """Do nothing: the head has all tokens that it can draft."""

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from edgespec.core.batch import Batch
 from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError
-from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_read
-from edgespec.llama.batch import check_layers, pointer, states, switch_states
+from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_read, n_chained
+from edgespec.llama.batch import check_layers, pointer, states, switch_states, use_block
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
@@ -35,6 +35,10 @@ class HeadContext(Context):
     `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, as
     `Plan.as_head` has them. With an `output` it computes the logits of an MTP block. An assistant has the target's
     settings of the cache. Raises UsageError if the target does not provide these inputs, or this build no states.
+
+    Attributes:
+        blocks: The number of MTP blocks. Block b has the sequences from `b * sequences` on, so `Plan.of_block` has as
+            many sequences as all blocks together.
     """
 
     def __init__(
@@ -57,6 +61,8 @@ class HeadContext(Context):
         if self._shares_cache:
             settings |= target.cache
         super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=is_mtp, **settings)
+        self.blocks = n_chained(model.header) if is_mtp else 1
+        self.sequences //= self.blocks
         self._n_rows = 0
         try:
             switch_states(self._handle, wanted_only=output is None)
@@ -101,6 +107,10 @@ class HeadContext(Context):
         finally:
             self._batch.native.embd = None
         self._n_rows = batch.size
+
+    def use_block(self, block: int) -> None:
+        """Let later passes run this MTP block, 0 is the first."""
+        use_block(self._handle, block)
 
     def logits(self, index: int) -> NDArray[np.float32]:
         """Return float32[V] of batch entry `index`; from some rows of the output only, if it is trimmed."""

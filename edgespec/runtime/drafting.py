@@ -20,6 +20,7 @@ from edgespec.core.sampling import FloatRow
 from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.block import BlockDrafter
+from edgespec.drafters.chained import ChainedDrafter
 from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.hydra import HydraDrafter, MedusaDrafter, Network
 from edgespec.drafters.model import ModelDrafter
@@ -209,6 +210,8 @@ def model_drafter(
             return AssistantDrafter(reader, leaves), reader
         if kind == MTP:
             block = HeadContext(draft, target, output=trimmed_output(target, written), **threads, **plan.context)
+            if block.blocks > 1:
+                return ChainedDrafter(block, width, kind), block
             return HeadDrafter(block, width, kind, blended), block
         context = head_context(draft, target, threads | plan.context)
         return HeadDrafter(context, width, kind, blended), context

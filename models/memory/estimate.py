@@ -13,7 +13,15 @@ from typing import Any
 
 from edgespec.core.exactness import CELLS
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD, TRIMMED_ROWS
-from edgespec.gguf_file.head_check import ASSISTANT, BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens, output_of_block
+from edgespec.gguf_file.head_check import (
+    ASSISTANT,
+    BIASES,
+    MTP_ARCHITECTURES,
+    NETWORKS,
+    n_chained,
+    n_tokens,
+    output_of_block,
+)
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
 from edgespec.models.memory.widths import IN_LAYER, Widths
@@ -119,6 +127,7 @@ class Plan:
         return replace(
             self.as_head(self.header.number("embedding_length") * self.header.number("hyper_connection.count", 1)),
             header=replace(self.header, tensors=tensors, metadata=self.header.metadata | sizes),
+            sequences=self.sequences * n_chained(self.header),
             branches=self.branches + self.sequences if self.branches else 0,
             gpu_layers=n_blocks + 1 if self.gpu_layers > 1 else 0,
             scratch=0,

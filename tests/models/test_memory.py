@@ -149,7 +149,9 @@ def test_so_do_caches_of_other_kinds(tmp_path: Path, architecture: str, settings
 
 
 @pytest.mark.parametrize("flash_attention", ["off", "on"])
-@pytest.mark.parametrize("architecture", ["eagle3", "dflash", "dspark", "dflash2", "assistant", *ARCHITECTURES])
+@pytest.mark.parametrize(
+    "architecture", ["eagle3", "dflash", "dspark", "dflash2", "assistant", *ARCHITECTURES, "step35 with 3 blocks"]
+)
 def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attention: Any) -> None:
     settings: dict[str, Any] = {"n_ctx": 16384, "flash_attention": flash_attention, "rollback": 3}
     if architecture == "eagle3":
@@ -167,7 +169,9 @@ def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attent
         head = Plan(check_draft_file(write_assistant(tmp_path / "head.gguf")), **settings).as_head(WIDTH)
         plan = Plan(check_model(target), **settings, draft=head)
     else:
-        plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", architecture)), **settings, mtp=True)
+        name, _, several = architecture.partition(" with ")
+        model = write_mtp(tmp_path / "mtp.gguf", name, n_blocks=3 if several else 1)
+        plan = Plan(check_model(model), **settings, mtp=True)
     expected, found = estimate(plan.draft or plan.of_block), reported_of_head(plan)
     if architecture == "deepseek4":  # which keeps less than similar architectures
         assert expected.kv >= found["kv"] and expected.compute >= found["compute"]

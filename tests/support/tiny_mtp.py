@@ -19,9 +19,16 @@ _LATENT_ATTENTION = ("deepseek2", "deepseek32", "glm-dsa", "bailingmoe3")
 _INDEXED = ("deepseek32", "glm-dsa")
 
 
-def write_mtp(path: Path, architecture: str = "qwen35", *, knows_bigrams: bool = False, n_blocks: int = 1) -> Path:
-    """A model of three layers and one MTP block or several: a random one, or one that predicts as those layers do,
-    which add nothing then."""
+def write_mtp(
+    path: Path,
+    architecture: str = "qwen35",
+    *,
+    knows_bigrams: bool = False,
+    n_blocks: int = 1,
+    n_knowing: int | None = None,
+) -> Path:
+    """A model of three layers and one MTP block or several: a random one, or one whose first `n_knowing` blocks (all)
+    predict as those layers do, which add nothing then."""
     like = "qwen35" if architecture.startswith("qwen35") else "llama"
     n_layers = LAYERS + n_blocks
     tensors = _Tensors(architecture, model_tensors(like, model_metadata(like, n_layers=n_layers)))
@@ -35,7 +42,7 @@ def write_mtp(path: Path, architecture: str = "qwen35", *, knows_bigrams: bool =
         tensors.fill("output_hc_base.weight", 0.0, STREAMS)
         tensors.fill("output_hc_scale.weight", 1.0, 1)
     if knows_bigrams:
-        tensors.know_bigrams()
+        tensors.know_bigrams(LAYERS + (n_blocks if n_knowing is None else n_knowing))
     entries = model_metadata(like, n_layers=n_layers, prefix=architecture)
     own = {f"{architecture}.{key}": value for key, value in _metadata(architecture, n_layers, n_blocks).items()}
     return write_file(path, entries | own, tensors.weights)
@@ -203,16 +210,17 @@ class _Tensors:
         name = "layer_output_norm" if self.architecture == "bailingmoe3" else "nextn.shared_head_norm"
         return f"{block}.{name}.weight"
 
-    def know_bigrams(self) -> None:
-        """Let what layers would add be nothing, and a block take the token alone. Embeddings have the mean 0, so that
-        both kinds of norms do the same."""
+    def know_bigrams(self, end: int) -> None:
+        """Let what layers would add be nothing, and a block take the token alone; blocks from layer `end` on take its
+        opposite. Embeddings have the mean 0, so that both kinds of norms do the same."""
         embedding = self.weights["token_embd.weight"]
         self.weights["token_embd.weight"] = embedding - embedding.mean(axis=1, keepdims=True)
         for name in self.weights:
             if any(part in name for part in ("ffn_down", "ssm_out", "attn_output")):
                 self.weights[name] = np.zeros_like(self.weights[name])
             if name.endswith("eh_proj.weight"):
-                self.weights[name] = np.hstack([np.eye(WIDTH), np.zeros((WIDTH, WIDTH))]).astype(np.float32)
+                sign = 1 if int(name.split(".")[1]) < end else -1
+                self.weights[name] = np.hstack([sign * np.eye(WIDTH), np.zeros((WIDTH, WIDTH))]).astype(np.float32)
                 self.weights[self._last_norm(name[: name.index(".nextn")])] = self.weights["output_norm.weight"]
 
 
