@@ -1,14 +1,16 @@
-"""A draft model with fewer tokens, so that a pass of it multiplies by fewer rows of the output (VocabTrim, arXiv
-2506.22694).
+"""A draft with fewer tokens, so that a pass of it multiplies by fewer rows of the output (VocabTrim, arXiv 2506.22694).
 
-The file is a model of its own with a smaller vocabulary: the embeddings, the output and the tokenizer keep the same
-tokens. Drafting translates between the vocabularies as it does for every draft that has another one
-(`drafters/translation.py`): a token of the text that was left out is read as several that were kept.
+A smaller draft model is a model of its own: the embeddings, the output and the tokenizer keep the same tokens. Drafting
+translates between the vocabularies as it does for every draft that has another one (`drafters/translation.py`): a token
+of the text that was left out is read as several that were kept.
+
+A smaller draft head still reads all tokens. Its output has fewer rows, and a list (`d2t`) says which tokens they are.
+Many published heads have no output of their own; then the rows are those of the target.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,17 @@ from numpy.typing import NDArray
 from edgespec.drafters.translation import LEAST_OVERLAP
 from edgespec.errors import UsageError
 from edgespec.files.unfinished import check_destination
+from edgespec.gguf_file.head_check import (
+    BIASES,
+    DFLASH,
+    EAGLE3,
+    LATTICE,
+    check_head_fits,
+    n_draft_tokens,
+    read_ids,
+)
 from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.writing import open_file, write_file
+from edgespec.gguf_file.writing import Stored, open_file, stored_ids, write_file
 from edgespec.models.pair.vocabulary import Vocabulary
 
 _TOKENIZERS = ("gpt2", "llama", "gemma4")  # the others have no merges or scores that can be left out
@@ -58,6 +69,50 @@ def trim(
     entries, tensors = open_file(draft)
     rows = {name: (tensor[0][kept], tensor[1]) for name, tensor in tensors.items() if name in _BY_TOKEN}
     write_file(out, draft.architecture, _metadata(entries, draft, kept), tensors | rows, progress)
+
+
+def trim_head(
+    head: Header,
+    target: Header,
+    out: Path,
+    n_tokens: int,
+    counts: Ids,
+    progress: Callable[[float], None] = lambda done: None,
+) -> None:
+    """Write a draft head that drafts `n_tokens` tokens: those with the highest `counts`, int64[V], and among equals
+    those with the lowest ids.
+
+    Raises UsageError, ModelFileError, PairError, and EdgespecError if the file cannot be written.
+    """
+    if head.architecture not in (EAGLE3, DFLASH) or LATTICE in head.tensors:
+        why = "only EAGLE-3, DFlash and DSpark heads have an output of which rows can be left out"
+        raise UsageError(f"{head.path.name} cannot be trimmed", why=why)
+    check_head_fits(target, head)
+    if not 0 < n_tokens < n_draft_tokens(head):
+        raise UsageError(
+            f"{head.path.name} cannot be trimmed to {n_tokens:,} tokens", why=f"it drafts {n_draft_tokens(head):,}"
+        )
+    check_destination(out, [*head.files, *target.files], b"GGUF")
+    ids = read_ids(head) if "d2t" in head.tensors else np.arange(n_draft_tokens(head))
+    kept = np.sort(np.lexsort((ids, -counts[ids]))[:n_tokens])
+    entries, tensors = open_file(head)
+    rows, kind = _output(head, target, tensors)
+    trimmed = {"output.weight": (rows[kept], kind), "d2t": stored_ids(ids[kept])}
+    if BIASES in tensors:
+        trimmed[BIASES] = (tensors[BIASES][0][kept], tensors[BIASES][1])
+    write_file(out, head.architecture, entries, tensors | trimmed, progress)
+
+
+def _output(head: Header, target: Header, tensors: Mapping[str, Stored]) -> Stored:
+    """Return the output of a head, which may be its embeddings or the target's output, as llama.cpp chooses it."""
+    if "output.weight" in tensors:
+        return tensors["output.weight"]
+    if head.architecture == DFLASH and "token_embd.weight" in tensors:
+        return tensors["token_embd.weight"]
+    theirs = open_file(target)[1]
+    if "output.scale" in theirs:
+        raise UsageError(f"{head.path.name} cannot be trimmed", why="the output of its target has a separate scale")
+    return theirs.get("output.weight", theirs["token_embd.weight"])
 
 
 def _in_draft(counts: Ids, target: Vocabulary, draft: Vocabulary) -> Ids:

@@ -9,6 +9,7 @@ from cli_program import edgespec_here
 from fake_hub import FakeHub, edgespec_with
 from published_heads import config, eagle3, write_head
 from tiny_gguf import CHATML, write_model
+from tiny_head import write_head as write_file_of_head
 from tiny_mtp import LAYERS, write_mtp
 
 from edgespec.cli.commands import draft_making
@@ -83,6 +84,18 @@ def test_a_draft_is_trimmed_and_tried(target: Path, tmp_path: Path) -> None:
     done = edgespec_here(*command, "-o", str(tmp_path / "t.gguf"), home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert b"t.gguf: 280 of " in done.stdout
+    assert b"recommendation" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_head_is_trimmed_and_tried(target: Path, tmp_path: Path) -> None:
+    head, out = write_file_of_head(tmp_path / "head.gguf"), tmp_path / "t.gguf"
+    command = ["draft", "trim", str(head), "--tokens", "100", "-o", str(out)]
+    done = edgespec_here(*command, home=tmp_path)
+    assert done.returncode == 2 and b"name the model that it drafts for (--target MODEL)" in done.stderr
+    done = edgespec_here(*command, "--target", str(target), home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"t.gguf: 100 of " in done.stdout
     assert b"recommendation" in done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Draft models with fewer tokens."""
+"""Draft models and draft heads with fewer tokens."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 from tiny_gguf import EXACT, write_model
+from tiny_head import write_block_drafter, write_head
 
 import edgespec
-from edgespec.errors import UsageError
+from edgespec.errors import PairError, UsageError
+from edgespec.gguf_file.head_check import check_draft_file, read_ids
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.model import Model
-from edgespec.models.pair.trim import trim
+from edgespec.models.pair.trim import trim, trim_head
 
 TEXT = "def return self.x for the class in print(1): naïve 東京\n"
 
@@ -83,4 +85,76 @@ def test_what_cannot_be_trimmed_is_refused(tmp_path: Path) -> None:
     other = read_header(write_model(tmp_path / "o.gguf", "llama", metadata={"tokenizer.ggml.model": "rwkv"}))
     with pytest.raises(UsageError, match="'rwkv', not BPE"):
         trim(other, other, tmp_path / "t.gguf", len(none) - 20, none)
+    assert not (tmp_path / "t.gguf").exists()
+
+
+# --- heads ------------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, kind: str, **settings: Any) -> Path:
+    return write_head(path, **settings) if kind == "eagle3" else write_block_drafter(path, kind, **settings)
+
+
+def drafts_with(target: Path, head: Path, kind: str) -> tuple[str, list[list[int]]]:
+    """Return a text, and the drafts of a head for it."""
+    drafts: list[list[int]] = []
+    settings: dict[str, Any] = {"spec_type": kind, "draft_model": str(head), "pace": "fixed:3", "ctx_size": 256}
+    with edgespec.load(str(target), **EXACT, **settings) as llm:
+        [drafter] = llm.engine.speculator.drafters
+        propose = drafter.propose
+
+        def kept(*args: Any) -> Any:
+            made = propose(*args)
+            drafts.extend(draft.tokens for draft in made)
+            return made
+
+        drafter.propose = kept  # type: ignore[method-assign]
+        return llm.complete("def the class for", max_tokens=32, temperature=0, ignore_eos=True).text, drafts
+
+
+@pytest.mark.parametrize(
+    ("kind", "draft_tokens"),
+    [("eagle3", None), ("eagle3", 270), ("dflash", None), ("dspark", None), ("dspark", 270)],
+)
+def test_a_trimmed_head_drafts_the_same_if_it_has_the_tokens(
+    tmp_path: Path, kind: str, draft_tokens: int | None
+) -> None:
+    """A DFlash head without an output of its own gets rows of the target's."""
+    target = write_model(tmp_path / "target.gguf", "llama", n_layers=4, type="Q8_0")
+    n_vocab = read_header(target).n_vocab
+    ids = None if draft_tokens is None else list(range(n_vocab - draft_tokens, n_vocab))
+    whole = check_draft_file(write(tmp_path / "whole.gguf", kind, draft_tokens=ids))
+    text, drafts = drafts_with(target, whole.path, kind)
+    drafted = {token for draft in drafts for token in draft}
+    assert 3 < len(drafted) < 150
+    counts = np.bincount([*drafted], minlength=n_vocab)
+    trim_head(whole, read_header(target), tmp_path / "part.gguf", 150, counts)
+    part = check_draft_file(tmp_path / "part.gguf")
+    assert drafted < set(read_ids(part).tolist()) and part.tensors["output.weight"].shape == (64, 150)
+    assert drafts_with(target, part.path, kind) == (text, drafts)
+
+
+def test_the_tokens_of_a_head_are_frequent_ones_and_those_of_low_ids(tmp_path: Path) -> None:
+    target = write_model(tmp_path / "target.gguf", "llama", n_layers=4)
+    head, counts = read_header(write_head(tmp_path / "head.gguf")), np.zeros(read_header(target).n_vocab, np.int64)
+    counts[[200, 7, 250]] = 1, 2, 3
+    trim_head(head, read_header(target), tmp_path / "part.gguf", 6, counts)
+    part = read_header(tmp_path / "part.gguf")
+    assert read_ids(part).tolist() == [0, 1, 2, 7, 200, 250]
+    rows = read_rows(head, "output.weight", [0, 1, 2, 7, 200, 250])
+    assert (read_rows(part, "output.weight") == rows).all()
+
+
+def test_heads_that_cannot_be_trimmed_are_refused(tmp_path: Path) -> None:
+    target = check_model(write_model(tmp_path / "target.gguf", "llama", n_layers=4))
+    none = np.zeros(target.n_vocab, np.int64)
+    head = read_header(write_head(tmp_path / "head.gguf"))
+    lattice = read_header(write_block_drafter(tmp_path / "dflash2.gguf", "dflash2"))
+    with pytest.raises(UsageError, match="have an output of which rows can be left out"):
+        trim_head(lattice, target, tmp_path / "t.gguf", 100, none)
+    with pytest.raises(UsageError, match="it drafts"):
+        trim_head(head, target, tmp_path / "t.gguf", target.n_vocab, none)
+    with pytest.raises(PairError, match="reads layer 3"):
+        short = check_model(write_model(tmp_path / "short.gguf", "llama", n_layers=3))
+        trim_head(head, short, tmp_path / "t.gguf", 100, none)
     assert not (tmp_path / "t.gguf").exists()

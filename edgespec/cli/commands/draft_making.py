@@ -123,26 +123,34 @@ def graft(call: Call) -> None:
 @click.command(cls=Command, params=[TOKENS, TARGET, TEXTS, OUT, NO_CHECK, QUIET])
 @click.argument("draft", type=ModelSpec())
 def trim(call: Call) -> None:
-    """Write a draft model with fewer tokens, whose passes are faster.
+    """Write a draft model or draft head with fewer tokens, whose passes are faster.
 
     Kept are the tokens that are frequent in the target's stored answers, and those with the lowest ids. The target
-    verifies the drafts, so no text changes. With --target the acceptance rate and the speed are measured, as 'edgespec
-    tune' does.
+    verifies the drafts, so no text changes. With --target, which a head needs, the acceptance rate and the speed are
+    measured, as 'edgespec tune' does.
     """
+    from edgespec.gguf_file.head_check import check_draft_file, is_head, kind_of_head, n_draft_tokens
     from edgespec.gguf_file.model_check import check_model
     from edgespec.models.names.spec import resolve
     from edgespec.models.pair.trim import trim as cut
+    from edgespec.models.pair.trim import trim_head
 
     values, out, output = call.values, call.values["out"], call.output
-    draft = check_model(resolve(values["draft"]).path)
+    draft = check_draft_file(resolve(values["draft"]).path)
+    if is_head(draft) and not values["target"]:
+        raise UsageError(
+            f"{draft.path.name} is a draft head", hint="name the model that it drafts for (--target MODEL)"
+        )
     target = check_model(resolve(values["target"]).path) if values["target"] else draft
     with output.showing_progress():
         output.progress("counting tokens", None)
         counts = _counts(target.path, values["texts"], call)
-        cut(draft, target, out, values["tokens"], counts, lambda done: output.progress("writing", done))
-    output.line(f"{out}: {values['tokens']} of {draft.n_vocab} tokens, {size_of(out.stat().st_size)}")
+        write = trim_head if is_head(draft) else cut
+        write(draft, target, out, values["tokens"], counts, lambda done: output.progress("writing", done))
+    total = n_draft_tokens(draft) if is_head(draft) else draft.n_vocab
+    output.line(f"{out}: {values['tokens']} of {total} tokens, {size_of(out.stat().st_size)}")
     if values["target"]:
-        _check(call, values["target"], out, "draft")
+        _check(call, values["target"], out, kind_of_head(draft) or "draft")
 
 
 def _counts(target: Path, texts: Sequence[Path], call: Call) -> NDArray[np.int64]:
