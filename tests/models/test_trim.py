@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -108,8 +109,9 @@ def drafts_with(target: Path, head: Path, kind: str) -> tuple[str, list[list[int
             drafts.extend(draft.tokens for draft in made)
             return made
 
-        drafter.propose = kept  # type: ignore[method-assign]
-        return llm.complete("def the class for", max_tokens=32, temperature=0, ignore_eos=True).text, drafts
+        with patch.object(drafter, "propose", kept):
+            answer = llm.complete("def the class for", max_tokens=32, temperature=0, ignore_eos=True)
+        return answer.text, drafts
 
 
 @pytest.mark.parametrize(
