@@ -12,6 +12,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +22,7 @@ from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutO
 from edgespec.files.cache import cache_name, read_cache, write_cache
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.head_check import check_draft_file, is_head
+from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import pooling_of
 from edgespec.gguf_file.walk import shown
@@ -39,12 +41,12 @@ CHILD = running("edgespec.llama.trial")
 KNOWN_GOOD = Path(str(files("edgespec.models.demo") / "draft.gguf"))
 # Below this, threads that wait for each other on a busy machine cost more than they save.
 SMALL_BYTES = 500_000_000
-SLOWEST_DISK = 10e6  # bytes per second
+SLOWEST_DISK, SLOWEST_COPY = 10e6, 500e6  # bytes per second
 WAIT_S, DRIVER_WAIT_S = 120, 900  # a driver may compile its kernels for minutes
 TOKENIZER = "reading the tokenizer"
 # Characters of all lengths in UTF-8, and runs of blanks and digits
 UNUSUAL = "\u20ac\u4e2d\u6587\U0001f600 \u0000\u0301\u200d\ud7ff\U0010ffff\n\n\t  1234567890 a" + " " * 300
-# The largest vocabularies take a few seconds and a few hundred megabytes, however large the file is.
+# The largest vocabularies take a few seconds and a few hundred megabytes; what the file takes is added.
 TOKENIZER_LIMITS = Limits(cpu_s=30, clock_s=120, memory_bytes=2 << 30)
 _CRASHES = {
     getattr(signal, name)
@@ -142,12 +144,21 @@ def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, project
     of progress: reading a large file from a slow disk takes long, but makes progress.
     """
     wait_s = DRIVER_WAIT_S if placement.get("gpu_layers") else WAIT_S
-    stage, limits = "", Limits(clock_s=wait_s + path.stat().st_size / SLOWEST_DISK)
+    n_bytes = _size(path)
+    read_s = n_bytes / SLOWEST_DISK
+    stage, limits = "", Limits(clock_s=wait_s + read_s)
     patient = limits
+    # llama.cpp maps the file before it reports progress with the weights. A system may then read all of it, and counts
+    # it as memory of the process.
+    of_tokenizer = Limits(
+        TOKENIZER_LIMITS.cpu_s + n_bytes / SLOWEST_COPY,
+        TOKENIZER_LIMITS.clock_s + read_s,
+        TOKENIZER_LIMITS.memory_bytes + n_bytes,
+    )
 
     def heard(begun: str) -> Limits:
         nonlocal stage, limits
-        stage, limits = begun, TOKENIZER_LIMITS if TOKENIZER in begun else patient
+        stage, limits = begun, of_tokenizer if TOKENIZER in begun else patient
         return limits
 
     question = {"path": str(path), "extra_buffers": extra_buffers, "projector": projector, "placement": placement}
@@ -191,6 +202,14 @@ def _is_crash(code: int) -> bool:
     if os.name == "posix":
         return -code in _CRASHES
     return code != _WINDOWS_CTRL_C and (code == 3 or code >= 0xC0000000)  # 3 is how abort() ends
+
+
+def _size(path: Path) -> int:
+    """Return the bytes of all parts of a model."""
+    parts: Sequence[Path] = (path,)
+    with suppress(EdgespecError):  # the trial says what is wrong with the file
+        parts = read_header(path).files
+    return sum(part.stat().st_size for part in parts)
 
 
 def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, Any]:

@@ -191,6 +191,18 @@ def test_a_trial_that_exceeds_a_limit_is_ended_and_says_at_what(
     assert raised.value.hint
 
 
+def test_a_large_file_that_is_mapped_is_not_counted(
+    make_build: MakeBuild, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pages are memory of the process before llama.cpp reports the first progress."""
+    monkeypatch.setattr(trial, "TOKENIZER_LIMITS", Limits(inf, inf, 1e8))
+    os.truncate(model, 400_000_000)
+    lines = f"import mmap, time\nheld = open({str(model)!r}, 'rb')\n" + BEGINS
+    lines += "if file == 'model.gguf': pages = mmap.mmap(held.fileno(), 0, access=mmap.ACCESS_READ)\n"
+    lines += "if file == 'model.gguf': sum(pages[::4096]); time.sleep(0.5)\n"
+    assert extra_buffers_work(model, no_warning, make_build(lines).command)
+
+
 def test_the_time_begins_anew_with_each_report_of_progress(
     make_build: MakeBuild, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
