@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 
 class EdgespecError(Exception):
@@ -15,6 +16,14 @@ class EdgespecError(Exception):
     def __init__(self, what: str, *, why: str = "", hint: str = "") -> None:
         super().__init__(what, why, hint)
         self.what, self.why, self.hint = what, why, hint
+
+    def reworded(self, **words: str) -> Self:
+        """Return a copy with another `what`, `why` or `hint`."""
+        error = copy(self)
+        for name, text in words.items():
+            setattr(error, name, text)
+        error.args = error.what, error.why, error.hint
+        return error
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let other processes unpickle the error without its constructor, whose parameters are not `args`."""
@@ -50,21 +59,38 @@ def for_users(error: BaseException) -> EdgespecError:
 
 
 class UsageError(EdgespecError):
-    """Invalid settings."""
+    """Invalid settings. `field` is the setting or the part of a request that is invalid; empty if there is none."""
 
     exit_code = 2
 
+    def __init__(self, what: str, *, why: str = "", hint: str = "", field: str = "") -> None:
+        super().__init__(what, why=why, hint=hint)
+        self.field = field
+
 
 class PromptTooLongError(UsageError):
-    """The prompt does not fit into the context; `where` is the part of a request that it comes from."""
+    """The prompt has `n_tokens`, and the context holds `n_ctx`. Both are None if a server did not say them, and the
+    first is None if so many characters were not counted."""
 
-    where = "messages"
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str = "",
+        hint: str = "",
+        field: str = "messages",
+        n_tokens: int | None = None,
+        n_ctx: int | None = None,
+    ) -> None:
+        super().__init__(what, why=why, hint=hint, field=field)
+        self.n_tokens, self.n_ctx = n_tokens, n_ctx
 
 
 class ImageError(UsageError):
-    """An image cannot be read, or not by this model; `where` is the part of a request that it comes from."""
+    """An image cannot be read, or not by this model."""
 
-    where = "messages"
+    def __init__(self, what: str, *, why: str = "", hint: str = "", field: str = "messages") -> None:
+        super().__init__(what, why=why, hint=hint, field=field)
 
 
 class ModelNotFoundError(EdgespecError):

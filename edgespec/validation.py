@@ -33,14 +33,15 @@ def check_load_settings(settings: LoadSettings) -> None:
     check_pace(settings.pace)
     length = fixed_length(settings.pace)
     if length is not None and length > settings.draft_n_max:
-        raise UsageError(f"pace fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}")
+        what = f"pace fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}"
+        raise UsageError(what, field="pace")
     check_spec_type(settings.spec_type)
     for name in ("gpu_layers", "gpu_layers_draft"):
         if getattr(settings, name) not in ("auto", "all"):
             _check_integer(name, getattr(settings, name), 0, LARGEST)
     for name in ("device", "device_draft"):
         if (value := getattr(settings, name)) is not None and (not isinstance(value, str) or not value.strip()):
-            raise UsageError(f"{name} must be auto, none, or names of devices, not {shown(value)}")
+            raise UsageError(f"{name} must be auto, none, or names of devices, not {shown(value)}", field=name)
     if settings.chat_template is not None and settings.chat_template_file is not None:
         raise UsageError("chat_template and chat_template_file cannot be combined", hint="use one of them")
     if settings.strict:
@@ -68,7 +69,9 @@ def check_pace(pace: object) -> None:
     kind, _, length = pace.partition(":") if isinstance(pace, str) else ("", "", "")
     is_fixed = kind == "fixed" and length.isascii() and length.isdigit() and len(length) < 4
     if not is_fixed or not 1 <= int(length) <= MAX_DRAFT:
-        raise UsageError(f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {shown(pace)}")
+        raise UsageError(
+            f"pace must be auto, off, or fixed:K with K from 1 to {MAX_DRAFT}, not {shown(pace)}", field="pace"
+        )
 
 
 def check_spec_type(spec_type: object) -> None:
@@ -80,30 +83,34 @@ def check_spec_type(spec_type: object) -> None:
     unknown = [name for name, drafter in zip(names, drafters, strict=True) if drafter not in DRAFTERS]
     if unknown and unknown[0] not in ("auto", "none"):
         raise UsageError(
-            f"spec_type: unknown drafter {shown(unknown[0])}", hint=f"choose from auto, none, {', '.join(SPELLINGS)}"
+            f"spec_type: unknown drafter {shown(unknown[0])}",
+            hint=f"choose from auto, none, {', '.join(SPELLINGS)}",
+            field="spec_type",
         )
     if not names or unknown or "self" in names or len(set(drafters)) != len(names):
         raise UsageError(
             f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {shown(spec_type)}",
             hint="each drafter can be named once, and auto and none cannot be combined with others; self:8 uses 8 "
             "layers, self:Q2_K smaller weights",
+            field="spec_type",
         )
     if {"draft", "self"} <= set(drafters):
-        raise UsageError("draft and self are one draft model each", hint="name one of them in spec_type")
+        hint = "name one of them in spec_type"
+        raise UsageError("draft and self are one draft model each", hint=hint, field="spec_type")
 
 
 def check_request(request: Request, n_vocab: int) -> None:
     """Raise UsageError for invalid requests, before anything is generated."""
     _check_fields(request)
-    for name, ids in (
-        ("a token id in a message", [token for message in request.messages for token in message.tokens]),
-        ("a token id in reference", request.reference),
-        ("prompt_tokens", request.prompt_tokens),
-        ("a token id in logit_bias", [token for token, _ in request.sampling.logit_bias]),
-        ("stop_token_ids", request.stop_token_ids),
+    for name, field, ids in (
+        ("a token id in a message", "messages", [token for each in request.messages for token in each.tokens]),
+        ("a token id in reference", "reference", request.reference),
+        ("prompt_tokens", "prompt_tokens", request.prompt_tokens),
+        ("a token id in logit_bias", "logit_bias", [token for token, _ in request.sampling.logit_bias]),
+        ("stop_token_ids", "stop_token_ids", request.stop_token_ids),
     ):
         for token in ids:
-            _check_integer(name, token, 0, n_vocab - 1)
+            _check_integer(name, token, 0, n_vocab - 1, field)
     if request.spec_type is not None:
         check_spec_type(request.spec_type)
     if request.pace is not None:
@@ -112,23 +119,27 @@ def check_request(request: Request, n_vocab: int) -> None:
         if n is not None:
             _check_integer(name, n, 0, n_vocab)
     if request.prompt_logprobs is not None and any(message.images for message in request.messages):
-        raise UsageError("prompt_logprobs and images cannot be combined", why="an image has no log probabilities")
+        what, why = "prompt_logprobs and images cannot be combined", "an image has no log probabilities"
+        raise UsageError(what, why=why, field="prompt_logprobs")
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
-        raise UsageError("stop must be a tuple of non-empty strings")
+        raise UsageError("stop must be a tuple of non-empty strings", field="stop")
     for name in CONSTRAINTS:
         if not isinstance(getattr(request, name), str):
-            raise UsageError(f"{name} must be a string, not {shown(getattr(request, name))}")
+            raise UsageError(f"{name} must be a string, not {shown(getattr(request, name))}", field=name)
     constraints = [name for name in CONSTRAINTS if getattr(request, name)]
     if len(constraints) > 1:
-        raise UsageError(f"{constraints[0]} and {constraints[1]} cannot be combined", hint="use one of them")
+        what = f"{constraints[0]} and {constraints[1]} cannot be combined"
+        raise UsageError(what, hint="use one of them", field=constraints[0])
     if constraints and (request.ignore_eos or request.reference):
         excluded = "ignore_eos" if request.ignore_eos else "a reference answer"
         raise UsageError(
             f"{constraints[0]} and {excluded} cannot be combined",
             why=f"the {CONSTRAINTS[constraints[0]]} determines where an answer ends",
+            field=constraints[0],
         )
     if request.reference and request.verify != "coupled":
-        raise UsageError(f"reference answers cannot be verified by {request.verify}", hint="use the coupled rule")
+        what = f"reference answers cannot be verified by {request.verify}"
+        raise UsageError(what, hint="use the coupled rule", field="verify")
     _check_ends(request)
     for message in request.messages:
         _check_images(message)
@@ -156,20 +167,23 @@ def _check_ends(request: Request) -> None:
     """Check when an answer may end, and the words that it must not contain."""
     least, most, words = request.min_tokens, request.max_tokens, request.bad_words
     if 0 <= most < least:
-        raise UsageError(f"min_tokens must be at most max_tokens ({most}), not {least}")
+        raise UsageError(f"min_tokens must be at most max_tokens ({most}), not {least}", field="min_tokens")
     if len(words) > MOST_BAD_WORDS or not all(isinstance(word, str) and word.strip() for word in words):
-        raise UsageError(f"bad_words must be at most {MOST_BAD_WORDS} texts that are not blank")
+        raise UsageError(f"bad_words must be at most {MOST_BAD_WORDS} texts that are not blank", field="bad_words")
     if any(len(word) > MOST_CHARACTERS for word in words):
-        raise UsageError(f"bad_words must have at most {MOST_CHARACTERS} characters each")
+        raise UsageError(f"bad_words must have at most {MOST_CHARACTERS} characters each", field="bad_words")
     asked = [name for name in ("min_tokens", "stop_token_ids", "bad_words") if getattr(request, name)]
     others = [name for name in (*CONSTRAINTS, "reference") if getattr(request, name)]
     if asked and others:
-        raise UsageError(f"{asked[0]} and {others[0]} cannot be combined", why=f"{others[0]} determines the answer")
+        what, why = f"{asked[0]} and {others[0]} cannot be combined", f"{others[0]} determines the answer"
+        raise UsageError(what, why=why, field=asked[0])
     sampling = request.sampling
     if request.infill and not (0 < sampling.top_k <= MOST_CANDIDATES and sampling.temperature):
-        raise UsageError(f"infill needs a top_k from 1 to {MOST_CANDIDATES}, and a temperature above 0")
+        what = f"infill needs a top_k from 1 to {MOST_CANDIDATES}, and a temperature above 0"
+        raise UsageError(what, field="infill")
     if least and request.stop:
-        raise UsageError("min_tokens and stop cannot be combined", why="a stop string may come before min_tokens")
+        what, why = "min_tokens and stop cannot be combined", "a stop string may come before min_tokens"
+        raise UsageError(what, why=why, field="min_tokens")
 
 
 def _check_fields(settings: LoadSettings | Request) -> None:
@@ -181,16 +195,18 @@ def _check_fields(settings: LoadSettings | Request) -> None:
         if "limits" in item.metadata:
             _check_integer(item.name, value, *item.metadata["limits"])
         if choices is not None and value not in choices:
-            raise UsageError(f"{item.name} must be one of {', '.join(choices)}, not {shown(value)}")
+            what = f"{item.name} must be one of {', '.join(choices)}, not {shown(value)}"
+            raise UsageError(what, field=item.name)
 
 
-def _check_integer(name: str, value: object, least: int, most: int) -> None:
+def _check_integer(name: str, value: object, least: int, most: int, field: str = "") -> None:
     try:
         number = operator.index(value) if not isinstance(value, bool) else None  # type: ignore[arg-type]
     except TypeError:
         number = None
     if number is None or not least <= number <= most:
-        raise UsageError(f"{name} must be an integer from {least} to {most}, not {shown(value)}")
+        what = f"{name} must be an integer from {least} to {most}, not {shown(value)}"
+        raise UsageError(what, field=field or name)
 
 
 def is_loopback(host: str) -> bool:

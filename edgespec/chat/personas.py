@@ -168,7 +168,7 @@ def parsed(name: str, text: str, file: Path | None = None) -> Persona:
                 with_changes(ChatSettings(), settings)
         except UsageError as error:
             line = _line_of(key, text)
-            raise UsageError(f"{where}, line {line}: {error.what}", why=error.why, hint=error.hint) from None
+            raise error.reworded(what=f"{where}, line {line}: {error.what}") from None
     return Persona(name, texts["description"], texts["system"], settings, texts["model"], file)
 
 

@@ -67,7 +67,8 @@ def _parsed(text: str) -> Adapter:
 def checked_scale(scale: float) -> float:
     """Return a scale. Raises UsageError if it is out of range."""
     if not abs(scale) <= MOST_SCALE:
-        raise UsageError(f"lora: the scale of an adapter must be from -{MOST_SCALE:g} to {MOST_SCALE:g}, not {scale:g}")
+        what = f"lora: the scale of an adapter must be from -{MOST_SCALE:g} to {MOST_SCALE:g}, not {scale:g}"
+        raise UsageError(what, field="lora")
     return scale
 
 

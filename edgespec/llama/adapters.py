@@ -62,7 +62,7 @@ class Adapters:
             return self.default
         scales = [(self._number(which), checked_scale(scale)) for which, scale in asked]
         if len(dict(scales)) < len(scales):
-            raise UsageError("lora names an adapter twice")
+            raise UsageError("lora names an adapter twice", field="lora")
         return _usable(scales)
 
     def __bool__(self) -> bool:
@@ -81,14 +81,16 @@ class Adapters:
         if isinstance(which, int) and 0 <= which < len(self._names):
             return which
         loaded = ", ".join(self._names) or "no adapters"
-        raise UsageError(f"lora names an adapter that is not loaded: {which!r}", hint=f"the model has {loaded}")
+        what = f"lora names an adapter that is not loaded: {which!r}"
+        raise UsageError(what, hint=f"the model has {loaded}", field="lora")
 
 
 def _usable(scales: Any) -> AdapterSet:
     used = tuple(sorted((number, scale) for number, scale in scales if scale))
     if len(used) > MOST_TOGETHER:
         what = f"lora has {len(used)} adapters for one answer, and {MOST_TOGETHER} are possible"
-        raise UsageError(what, hint="a scale of 0 (--lora FILE=0) loads an adapter for requests that ask for it")
+        hint = "a scale of 0 (--lora FILE=0) loads an adapter for requests that ask for it"
+        raise UsageError(what, hint=hint, field="lora")
     return used
 
 

@@ -78,7 +78,7 @@ class Compiler(Closable):
             return str(reply["grammar"])
         what = f"cannot use {name or f'this {CONSTRAINTS[kind]}'}"
         if "refused" in reply:
-            raise UsageError(what, why=reply["refused"])
+            raise UsageError(what, why=reply["refused"], field=kind)
         why = {"memory": "compiling it takes too much memory", "crash": constraint.TOO_DEEP}.get(reply["failed"])
         if why is None and self._slower is not None:
             return self._slower.compiled(kind, text, name, cancel)
@@ -86,6 +86,7 @@ class Compiler(Closable):
             what,
             why=why or f"compiling it takes longer than {self._cpu_s:g} s",
             hint="this is a limit of edgespec: use fewer, simpler or less nested rules",
+            field=kind,
         )
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class Grammars(Closable):
                     known = error
                 self._remember(key, known)
         if isinstance(known, UsageError):
-            raise UsageError(known.what, why=known.why, hint=known.hint)
+            raise known.reworded()  # each with a traceback of its own
         return known
 
     def constraint(
@@ -135,7 +135,7 @@ class Grammars(Closable):
                 threading.stack_size(before)
         matcher, said = built.result()
         if said:
-            raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=said)
+            raise UsageError(f"cannot use this {CONSTRAINTS[kind]}", why=said, field=kind)
         return matcher
 
     def _built(self, grammar: str) -> tuple[LLMatcher, str]:
@@ -161,7 +161,7 @@ class Grammars(Closable):
         key = _key(kind, text)
         if why:
             what = f"cannot use this {CONSTRAINTS[kind]}"
-            self._remember(key, UsageError(what, why=f"it has slowed down all answers before: {why}"))
+            self._remember(key, UsageError(what, why=f"it has slowed down all answers before: {why}", field=kind))
         else:
             with self._lock:
                 self._known.pop(key, None)

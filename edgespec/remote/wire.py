@@ -45,7 +45,11 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
     Raises UsageError for settings that cannot be sent.
     """
     if request.prompt_logprobs is not None:
-        raise UsageError("prompt_logprobs is for models of this machine", hint="ask /v1/completions of the server")
+        raise UsageError(
+            "prompt_logprobs is for models of this machine",
+            hint="ask /v1/completions of the server",
+            field="prompt_logprobs",
+        )
     if request.reference:
         raise UsageError("a server cannot be given an answer to follow")
     if not is_own and (wanted := [name for name in OWN if getattr(request, name) != getattr(Request(), name)]):

@@ -322,7 +322,9 @@ class LoadedDrafters:
         check_load_settings(wanted)
         if wanted.draft_n_max > self._loaded.draft_n_max:
             raise UsageError(
-                f"drafts of {wanted.draft_n_max} tokens do not fit", hint="load the model with --spec-draft-n-max"
+                f"drafts of {wanted.draft_n_max} tokens do not fit",
+                hint="load the model with --spec-draft-n-max",
+                field="spec_draft_n_max",
             )
         missing = [name for name in wanted.drafters if name not in self._known_as]
         if wanted.self_draft is not None and wanted.self_draft != self._loaded.self_draft:
@@ -332,6 +334,7 @@ class LoadedDrafters:
                 f"drafter {missing[0]} is not loaded",
                 why=f"loaded: {', '.join(map(self._loaded.spelling, self._drafters)) or 'no drafter'}",
                 hint="load the model with it (--spec-type, -md)",
+                field="spec_type",
             )
         if "spec_tree" in changes and wanted.spec_tree > self._leaves:
             raise UsageError(f"trees of {wanted.spec_tree} leaves do not fit", hint="load the model with --spec-tree")
@@ -359,10 +362,9 @@ class LoadedDrafters:
         try:
             return self._drafting(self.changed(changes))
         except UsageError as error:  # in the words of the request
-            about, what = error.what.partition(" ")[0], error.what.replace("--spec-draft-n-max", "draft_n_max")
-            if about != "pace":
-                what = f"{'spec_type' if about == 'drafter' else 'draft_n_max'}: {what}"
-            raise UsageError(what, why=error.why, hint=error.hint) from None
+            error.field = "draft_n_max" if error.field == "spec_draft_n_max" else error.field
+            what = error.what.replace("--spec-draft-n-max", "draft_n_max")
+            raise error.reworded(what=what if what.startswith(error.field) else f"{error.field}: {what}") from None
 
     def _drafting(self, settings: LoadSettings) -> Drafting:
         wanted = settings.drafters

@@ -48,14 +48,15 @@ class InputReader:
         """Raise UsageError if there are no tokens, or one that the model does not have."""
         wrong = next((id for id in tokens if not 0 <= id < self._model.n_vocab), None)
         if not tokens or wrong is not None:
-            raise UsageError(f"{where} is empty" if wrong is None else f"{where}: there is no token {wrong}")
+            what = f"{where} is empty" if wrong is None else f"{where}: there is no token {wrong}"
+            raise UsageError(what, field=where)
 
     def _bounded(self, where: str, text: str, *, truncate: bool) -> str:
         """Return a text, cut to the most characters that fit into the context: tokenizing more would take long."""
         most = LONGEST_TOKEN * self._n_ctx
         if len(text) > most and not truncate:
             what = f"{where} has {len(text):,} characters, more than fit into {self._n_ctx} tokens"
-            raise _too_long(what, where)
+            raise _too_long(what, where, None, self._n_ctx)
         return text[:most]
 
     def _fitting(self, where: str, tokens: array[int], *, truncate: bool) -> array[int]:
@@ -66,7 +67,9 @@ class InputReader:
         if len(tokens) <= self._n_ctx:
             return tokens
         if not truncate:
-            raise _too_long(f"{where} has {len(tokens)} tokens, the context holds {self._n_ctx}", where)
+            raise _too_long(
+                f"{where} has {len(tokens)} tokens, the context holds {self._n_ctx}", where, len(tokens), self._n_ctx
+            )
         n_end = int(tokens[-1] in (self._model.eos, self._model.sep))
         return tokens[: self._n_ctx - n_end] + tokens[len(tokens) - n_end :]
 
@@ -103,8 +106,7 @@ class InputReader:
         return model.tokenize("".join(given.get(part, part) for part in parts), parse_special=True)
 
 
-def _too_long(what: str, where: str) -> PromptTooLongError:
+def _too_long(what: str, where: str, n_tokens: int | None, n_ctx: int) -> PromptTooLongError:
     """Return the error for a text that does not fit."""
-    error = PromptTooLongError(what, hint="shorten it, or use a larger context (-c), if the model was trained for one")
-    error.where = where
-    return error
+    hint = "shorten it, or use a larger context (-c), if the model was trained for one"
+    return PromptTooLongError(what, hint=hint, field=where, n_tokens=n_tokens, n_ctx=n_ctx)

@@ -68,6 +68,7 @@ class Prompts:
             raise PromptTooLongError(
                 f"the prompt has {n_characters:,} characters, more than fit into {self._n_ctx} tokens",
                 hint=self._remedy(n_characters // USUAL_TOKEN),
+                n_ctx=self._n_ctx,
             )
         prompt = self.tokenized(request)
         tokens = prompt.tokens
@@ -77,6 +78,8 @@ class Prompts:
             raise PromptTooLongError(
                 f"the prompt has {len(tokens)} tokens, the context holds {self._n_ctx}",
                 hint=self._remedy(len(tokens) + ANSWER_ROOM),
+                n_tokens=len(tokens),
+                n_ctx=self._n_ctx,
             )
         return prompt
 

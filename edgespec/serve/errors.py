@@ -14,7 +14,7 @@ from typing import Any
 from edgespec.batch.bad_input import BadInputError, UnsupportedError
 from edgespec.batch.known import ALIASES
 from edgespec.errors import EdgespecError, ImageError, PromptTooLongError, UsageError
-from edgespec.settings import CONSTRAINTS, Request, shown
+from edgespec.settings import shown
 
 log = logging.getLogger(__name__)
 
@@ -135,31 +135,23 @@ def error_for(error: BaseException) -> ApiError:
         return ApiError(500, f"unexpected {type(error).__name__}", type="server_error", headers=once)
     message = error.line
     if isinstance(error, UsageError):
-        if isinstance(error, ImageError):
-            return ApiError(400, message, param=error.where, code=IMAGE)
-        about = error.what.partition(" ")[0].rstrip(":")
-        named: str | None = next(
-            (kind for kind, words in CONSTRAINTS.items() if error.what == f"cannot use this {words}"), None
-        )
-        named = about if about in Request.__dataclass_fields__ else named
-        return ApiError(400, message, param=named)
+        return ApiError(400, message, param=error.field or None, code=IMAGE if isinstance(error, ImageError) else None)
     return ApiError(503, message, type="server_error", code="engine_error", headers=once)
 
 
 def _overflow(error: PromptTooLongError) -> ApiError:
     """Describe a prompt that does not fit in OpenAI's words: agents search for them, and shorten the conversation."""
-    found = re.search(r"(?P<n_prompt_tokens>\d+) tokens.* (?P<n_ctx>\d+)$", error.what)
-    more = {name: int(number) for name, number in found.groupdict().items()} if found else {}
-    if found:
-        message = "{n_ctx} tokens. However, your {where} resulted in {n_prompt_tokens} tokens."
-        message = message.format(where=error.where, **more)
-    else:  # so many characters that the tokens were not counted
+    more: dict[str, int] = {}
+    if error.n_tokens is None or error.n_ctx is None:  # so many characters that the tokens were not counted
         message = f"smaller than the prompt: {error.what}."
+    else:
+        message = f"{error.n_ctx} tokens. However, your {error.field} resulted in {error.n_tokens} tokens."
+        more = {"n_prompt_tokens": error.n_tokens, "n_ctx": error.n_ctx}
     return ApiError(
         400,
-        f"This model's maximum context length is {message} Please reduce the length of the {error.where}.",
+        f"This model's maximum context length is {message} Please reduce the length of the {error.field}.",
         type="exceed_context_size_error",
-        param=error.where,
+        param=error.field,
         code="context_length_exceeded",
         more=more,
     )

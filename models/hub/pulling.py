@@ -167,7 +167,7 @@ def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
         check_space(coming)
     except EdgespecError as error:
         fewer = "download fewer of them, or none of the drafts (edgespec pull MODEL --no-draft), or "
-        return type(error)(error.what, why=error.why, hint=(fewer if len(coming) > 1 else "") + error.hint)
+        return error.reworded(hint=(fewer if len(coming) > 1 else "") + error.hint)
     return None
 
 

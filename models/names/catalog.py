@@ -152,7 +152,7 @@ def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
     try:
         return _extended(entries, parsed)
     except UsageError as error:
-        raise UsageError(f"{file}: {error.what}", hint=error.hint) from None
+        raise error.reworded(what=f"{file}: {error.what}") from None
 
 
 def find(name: str) -> Entry | None:

@@ -182,7 +182,7 @@ def _store(notes: list[str], *, keeps: bool) -> Store:
         return Store.in_memory()
     except StoreError as error:
         hint = "; ".join(filter(None, [error.hint, "--no-history chats without saving anything"]))
-        raise StoreError(error.what, why=error.why, hint=hint) from error
+        raise error.reworded(hint=hint) from error
 
 
 class _Noting(logging.Handler):

@@ -209,7 +209,7 @@ def _read(file: str) -> list[ImportedChat]:
         line = data[: error.start].count(b"\n") + 1
         raise UsageError(f"{file}: line {line} is not UTF-8") from error
     except UsageError as error:
-        raise UsageError(f"{file}: {error.what}", why=error.why, hint=error.hint) from error
+        raise error.reworded(what=f"{file}: {error.what}") from error
     if not chats:
         raise UsageError(f"{file} has no messages")
     return chats

@@ -49,4 +49,4 @@ def check_size(llm: Runtime | RemoteEngine, asked: Request, files: list[Attachme
         largest = max(files, key=lambda file: file.n_bytes)
         part = shlex.quote(f"{largest.spec} 1-20")
         hint = f"{error.hint}; a range chooses pages, rows or lines: -f {part}"
-        raise PromptTooLongError(error.what, why=error.why, hint=hint) from None
+        raise error.reworded(hint=hint) from None
