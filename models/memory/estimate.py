@@ -13,7 +13,15 @@ from typing import Any
 
 from edgespec.core.exactness import CELLS
 from edgespec.core.features import HEAD_BATCH, MOST_EMBEDDINGS, MOST_UNREAD, TRIMMED_ROWS
-from edgespec.gguf_file.head_check import ASSISTANT, BIASES, MTP_ARCHITECTURES, NETWORKS, n_tokens, output_of_block
+from edgespec.gguf_file.head_check import (
+    ASSISTANT,
+    BIASES,
+    MTP_ARCHITECTURES,
+    NETWORKS,
+    OWN_ARCHITECTURES,
+    n_tokens,
+    output_of_block,
+)
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
 from edgespec.models.memory.widths import IN_LAYER, Widths
@@ -99,7 +107,7 @@ class Plan:
     @property
     def n_layers(self) -> int:
         """The number of layers that can be on a GPU, including the output."""
-        return 0 if self.header.architecture in NETWORKS else max(1, self.header.number("block_count")) + 1
+        return 0 if self.header.architecture in OWN_ARCHITECTURES else max(1, self.header.number("block_count")) + 1
 
     @property
     def of_block(self) -> Plan:
@@ -183,8 +191,8 @@ class Estimate:
 def estimate(plan: Plan) -> Estimate:
     """Estimate the memory that loading a plan takes, from the headers alone."""
     header, n_layers = plan.header, plan.n_layers - 1
-    if header.architecture in NETWORKS:
-        return _of_networks(plan)
+    if header.architecture in OWN_ARCHITECTURES:
+        return _of_networks(plan) if header.architecture in NETWORKS else _of_parallel(plan)
     heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
     on_gpu = min(sum(plan.split) + 1 if any(plan.split) else plan.gpu_layers, n_layers + 1)
     widths = Widths.of(header)
@@ -244,6 +252,18 @@ def _of_networks(plan: Plan) -> Estimate:
     weights, output = plan.header.n_params * 34 // 32, n_tokens(plan.header) * _F32
     embeddings = min(MOST_EMBEDDINGS, n_tokens(plan.header)) * plan.header.number("embedding_length")
     return Estimate(weights=weights, kv=0, compute=0, output=output, work=embeddings * _F32, mapped=0)
+
+
+def _of_parallel(plan: Plan) -> Estimate:
+    """Estimate a P-EAGLE head in our own graph: its weights are copied, its embeddings read from the file."""
+    header = plan.header
+    weights = sum(tensor.size_bytes for name, tensor in header.tensors.items() if name != "token_embd.weight")
+    kv = int(_cells(plan) * bytes_per_token(header))
+    compute, inputs, _ = _compute(plan, Widths.of(header))
+    work = _kept_by_head(plan) + plan.n_batch * plan.features * _F32
+    return Estimate(
+        weights=weights, kv=kv, compute=compute + inputs, output=_F32 * n_tokens(header), work=work, mapped=0
+    )
 
 
 # --- weights and caches -----------------------------------------------------------------------------------------------
