@@ -117,6 +117,9 @@ def _check_parallel(header: Header) -> None:
         raise _broken(header, f"its vocabulary has no mask token ({MASK_TOKEN})")
     if (scaling := header.metadata.get(f"{PEAGLE}.rope.scaling.type", "none")) not in SCALINGS:
         raise _broken(header, f"its positions are scaled by {scaling!r}")
+    factor = header.metadata.get(f"{PEAGLE}.rope.scaling.factor", 0)
+    if scaling != "none" and not (isinstance(factor, int | float) and factor > 0):
+        raise _broken(header, f"its positions are scaled by a factor of {factor!r}")
     _check_shared_heads(header)
     _check_shapes(header, head_shapes(header))
     for name in ("rope_freqs.weight", MASK_STATE):

@@ -234,12 +234,13 @@ def model_drafter(
 
 
 def parallel_drafter(
-    settings: LoadSettings, target: Context, plan: Plan, leaves: int
+    settings: LoadSettings, target: Context, plan: Plan, leaves: int, note: Callable[[str], None]
 ) -> tuple[ParallelDrafter, ParallelContext]:
     """Return the drafter of a P-EAGLE head, and its context, which is on the CPU. Raises UsageError, ModelFileError,
     OutOfMemoryError."""
     weights = HeadWeights(plan.header, target.model)
-    # The cache of our own graph has one type
+    if settings.cache_type_k_draft or settings.cache_type_v_draft:
+        note("the KV cache of a P-EAGLE head is always f16")
     how = plan.context | {"cache_type_k": "f16", "cache_type_v": "f16"}
     context = ParallelContext(weights, target, threads=settings.threads_draft or settings.threads, **how)
     return ParallelDrafter(context, leaves if plan.branches else 1, kind_of_head(plan.header), None), context

@@ -307,7 +307,7 @@ class ModelSession(Closable):
         n_models = len(self._models)
         try:
             if plan.header.architecture == PEAGLE:  # llama.cpp cannot load it
-                parallel, context = parallel_drafter(self._settings, self.context, plan, leaves)
+                parallel, context = parallel_drafter(self._settings, self.context, plan, leaves, self._note)
                 self.contexts.append(context)
                 return parallel
             self.draft = self._open_model(plan)

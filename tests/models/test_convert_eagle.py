@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from tiny_gguf import EXACT, model_metadata, write_model
 
 import edgespec
 from edgespec.core.batch import Batch
+from edgespec.core.draft import Budget, Draft
+from edgespec.drafters.base import DraftContext
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.gguf_file.head_check import check_draft_file, kind_of_head, read_ids
 from edgespec.gguf_file.header import read_header
@@ -123,8 +126,8 @@ def drafted(target: Path, path: Path, kind: str, **settings: Any) -> list[list[i
         drafter = llm._loaded.drafters[kind]
         propose = drafter.propose
 
-        def spy(*given: Any) -> Any:
-            drafts = propose(*given)
+        def spy(sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
+            drafts: list[Draft] = propose(sequences, budgets)
             found.extend([*draft.tokens] for draft in drafts)
             return drafts
 

@@ -115,11 +115,13 @@ class Reference:
             features = np.concatenate([self._norm(part, f"fc_norm.{i}") for i, part in enumerate(parts)], -1)
         if "input_norm.weight" in self._weights:
             features = self._norm(features, "input_norm")
-        return features @ self._weights["fc.weight"].T  # type: ignore[no-any-return]
+        states: NDArray[Any] = features @ self._weights["fc.weight"].T
+        return states
 
     def masked(self) -> NDArray[Any]:
         """The state [D] of a place whose token is not known yet."""
-        return self.states(self._weights["mask_hidden"].reshape(1, -1))[0]  # type: ignore[no-any-return]
+        state: NDArray[Any] = self.states(self._weights["mask_hidden"].reshape(1, -1))[0]
+        return state
 
     def run(self, embeddings: NDArray[Any], states: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Run the head on embeddings and states [n, D] at the positions 0, 1, ...; returns the logits [n, V'] and the
