@@ -1,8 +1,9 @@
-"""The decoding context of an EAGLE head on the CPU, whose graph is built here.
+"""The decoding context of an EAGLE head on the CPU, with our own graphs (`eagle_graph.py`).
 
 A pass of a head takes a millisecond or less. llama.cpp needs as long for the work around it: a graph for each number of
 tokens, and a row of logits for all tokens of the target, most of which the head cannot draft. Here the graphs are kept,
-and the rows have the head's own tokens. The weights are those of the model that llama.cpp has loaded.
+and the rows have the head's own tokens. The weights are those of the model that llama.cpp has loaded; those of a
+P-EAGLE head, which it cannot load, are in memory of our own.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Processor:
 
 
 class Tensors:
-    """At most so many tensors in memory of their own, which is freed together with this object."""
+    """At most `most` tensors in memory that is freed together with this object."""
 
     def __init__(self, most: int = MOST_NODES) -> None:
         self._most = most

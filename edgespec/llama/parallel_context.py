@@ -1,7 +1,7 @@
 """The decoding context of a P-EAGLE head (arXiv 2602.01469), which drafts several tokens in one pass, on the CPU.
 
 A P-EAGLE head is an EAGLE-3 head with one or more layers. A draft begins with the last token of the text and the
-target's state before it. The places after it have the embedding of a mask token and one learnt state, and each of them
+target's state before it. The places after it have the embedding of a mask token and a trained state, and each of them
 attends to the text and to the places before it. Their cells are removed after the pass. The target may be on a GPU.
 """
 
@@ -45,9 +45,9 @@ class ParallelContext(EagleContext):
         return found
 
     def draft(self, batch: Batch, tokens_states: NDArray[np.float32], lengths: Sequence[int]) -> list[ParallelBlock]:
-        """Decode tokens, each with its state, float32[n, D], and draft so many tokens after each token whose row is
-        wanted, which is the last one of a text. Returns the blocks, which are valid until the next pass. Raises what
-        `decode_pairs` raises."""
+        """Decode tokens, each with its state, float32[n, D], and draft after each token whose row is wanted, which is
+        the last one of a text. `lengths` are the numbers of tokens of these drafts. Returns the blocks, which are valid
+        until the next pass. Raises what `decode_pairs` raises."""
         ends = [place for place, wanted in enumerate(batch.wanted) if wanted]
         starts = [(batch.sequence_ids[end][0], batch.positions[end] + 1) for end in ends]
         whole = Batch([*batch.tokens], [*batch.positions], [*batch.sequence_ids], [*batch.wanted])

@@ -19,6 +19,7 @@ from edgespec.gguf_file.head_check import (
     MTP_ARCHITECTURES,
     NETWORKS,
     OWN_ARCHITECTURES,
+    n_features,
     n_tokens,
     output_of_block,
 )
@@ -29,6 +30,7 @@ from edgespec.settings import CACHE_TYPES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 64, 8, 1 << 19  # of narrow passes of usual widths (scripts/llama/graphs.h)
+KEPT_BY_HEAD = 96  # tokens of the narrow graphs that a head on the CPU keeps (`llama/eagle_graph.py`)
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
 _EXPERTS = re.compile(EXPERTS)
@@ -255,14 +257,23 @@ def _of_networks(plan: Plan) -> Estimate:
 
 
 def _of_parallel(plan: Plan) -> Estimate:
-    """Estimate a P-EAGLE head in our own graph: its weights are copied, its embeddings read from the file."""
-    header = plan.header
+    """Estimate a P-EAGLE head in our own graphs: its weights are copied, its embeddings read from the file.
+
+    Each value of a pass has memory of its own (`llama/eagle_graph.py`). A wide graph and several narrow ones are kept.
+    """
+    header, widths = plan.header, Widths.of(plan.header)
     weights = sum(tensor.size_bytes for name, tensor in header.tensors.items() if name != "token_embd.weight")
-    kv = int(_cells(plan) * bytes_per_token(header))
-    compute, inputs, _ = _compute(plan, Widths.of(header))
-    work = _kept_by_head(plan) + plan.n_batch * plan.features * _F32
+    tokens, n_rows = plan.n_batch + KEPT_BY_HEAD, header.tensors["output.weight"].shape[1]
+    in_layer = 8 * widths.residual + 3 * widths.query + 2 * widths.key_and_value + widths.feed_forward
+    values = header.number("block_count") * in_layer + 10 * widths.residual + 3 * n_features(header)
+    compute = tokens * (values * _F32 + _cells(plan) * 2) + KEPT_BY_HEAD * n_rows * _F32
     return Estimate(
-        weights=weights, kv=kv, compute=compute + inputs, output=_F32 * n_tokens(header), work=work, mapped=0
+        weights=weights,
+        kv=int(_cells(plan) * bytes_per_token(header)),
+        compute=compute,
+        output=n_tokens(header) * _F32,
+        work=_kept_by_head(plan) + plan.n_batch * plan.features * _F32,
+        mapped=0,
     )
 
 
