@@ -13,22 +13,44 @@ import numpy as np
 
 from edgespec.core.batch import Batch
 from edgespec.drafters.base import DraftContext
-from edgespec.drafters.decoding import BlockDecodingContext, DraftBlock
+from edgespec.drafters.decoding import BlockDecodingContext, DraftBlock, OnePassContext
 from edgespec.drafters.model import Growth, Slot
 from edgespec.drafters.states import StatesDrafter
 
 UNLIKELY = 0.02  # nodes with a smaller path probability get children only if the policy wants them anyway
 
 
-class BlockDrafter(StatesDrafter):
-    """Drafts all tokens in one pass of the head."""
+class InOnePass(StatesDrafter):
+    """Grows the whole tree from the block that the pass over the last token of the text gives."""
 
-    context: BlockDecodingContext
     _blocks: Sequence[DraftBlock] = ()
+    context: OnePassContext
 
     def n_unread(self, sequence: DraftContext) -> int:
         n = super().n_unread(sequence)
         return n if n > self.context.longest else 0  # reading the tokens of the last step is a part of each draft
+
+    def _add(self, growth: Growth, node: int, row: int) -> None:
+        """Grow the whole tree from the block with index `row`."""
+        tree, block, frontier = growth.tree, self._blocks[row], [node]
+        while frontier:
+            [node] = frontier
+            path = tree.path(node)
+            if len(path) < block.n and (tree.reach(node) >= UNLIKELY or tree.is_worth(node)):
+                logits = self._blend(growth, block.row(path), (path or growth.sequence.tokens)[-1])
+                self._add_children(growth, node, logits, block.confidence(len(path)))
+            else:
+                tree.close(node)
+            frontier = tree.frontier(1)
+
+    def _grow(self, growing: list[Growth]) -> bool:
+        return False  # a block has no second pass
+
+
+class BlockDrafter(InOnePass):
+    """Drafts all tokens in one pass of a block drafter."""
+
+    context: BlockDecodingContext
 
     def _decode_committed(self, parts: list[tuple[Slot, list[int]]], *, wanted: bool) -> list[int]:
         """Read the target's states of these tokens. If drafts are wanted, the last token of each text begins a block;
@@ -53,19 +75,3 @@ class BlockDrafter(StatesDrafter):
         wanted = max(slot.grown.tree.budget.tokens for slot in slots if slot.grown)
         room = self.context.n_ctx - 1 - max(len(slot.held) for slot in slots)
         return max(1, min(wanted, room, self.context.longest, self.context.n_batch // len(slots) - 1))
-
-    def _add(self, growth: Growth, node: int, row: int) -> None:
-        """Grow the whole tree from the block with index `row`."""
-        tree, block, frontier = growth.tree, self._blocks[row], [node]
-        while frontier:
-            [node] = frontier
-            path = tree.path(node)
-            if len(path) < block.n and (tree.reach(node) >= UNLIKELY or tree.is_worth(node)):
-                logits = self._blend(growth, block.row(path), (path or growth.sequence.tokens)[-1])
-                self._add_children(growth, node, logits, block.confidence(len(path)))
-            else:
-                tree.close(node)
-            frontier = tree.frontier(1)
-
-    def _grow(self, growing: list[Growth]) -> bool:
-        return False  # a block has no second pass

@@ -96,10 +96,22 @@ class DraftBlock(Protocol):
     def confidence(self, depth: int) -> float | None: ...
 
 
-class BlockDecodingContext(StatesContext, Protocol):
-    """The KV cache of a block drafter; `llama/block_context.py` describes the methods."""
+class OnePassContext(StatesContext, Protocol):
+    """The KV cache of a head that drafts up to `longest` tokens in one pass."""
 
     longest: int
+
+
+class ParallelDecodingContext(OnePassContext, HeadDecodingContext, Protocol):
+    """The KV cache of a P-EAGLE head; `llama/parallel_context.py` describes the methods."""
+
+    def draft(
+        self, batch: Batch, tokens_states: NDArray[np.float32], lengths: Sequence[int]
+    ) -> Sequence[DraftBlock]: ...
+
+
+class BlockDecodingContext(OnePassContext, Protocol):
+    """The KV cache of a block drafter; `llama/block_context.py` describes the methods."""
 
     def read_states(self, batch: Batch, features: NDArray[np.float32]) -> None: ...
 

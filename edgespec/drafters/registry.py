@@ -114,6 +114,7 @@ _ENTRIES = (
     Entry("hydra", "a Hydra draft head", needs="head"),
     Entry("eagle1", "an EAGLE-1 draft head", needs="head"),
     Entry("eagle3", "an EAGLE-3 draft head", needs="head"),
+    Entry("peagle", "a P-EAGLE draft head, which drafts several tokens in one pass", needs="head"),
     Entry("dflash", "a DFlash or DFlash2 draft head, which drafts a block of tokens in one pass", needs="head"),
     Entry("dspark", "a DSpark draft head, which does too", needs="head"),
     Entry("draft", "the draft model (-md)", needs="draft model", style="underline $text-success"),

@@ -19,21 +19,28 @@ from edgespec.gguf_file.model_check import check_model, check_scalars, check_voc
 from edgespec.gguf_file.walk import AGAIN
 from edgespec.gguf_file.weights import PRINT_KEY, is_same_target, target_print
 
-# Architectures of files; the last two are our own
+# Architectures of files; the last three are our own, and their weights stay in main memory
 EAGLE3, DFLASH, ASSISTANT = "eagle3", "dflash", "gemma4-assistant"
-HYDRA, MEDUSA = "edgespec-hydra", "edgespec-medusa"
+HYDRA, MEDUSA, PEAGLE = "edgespec-hydra", "edgespec-medusa", "edgespec-peagle"
 NETWORKS = (HYDRA, MEDUSA)
+OWN_ARCHITECTURES = (*NETWORKS, PEAGLE)
+EAGLES = (EAGLE3, PEAGLE)
 # Kinds of heads that draft a whole block of tokens in one pass; all have the architecture `dflash`
 BLOCK_DRAFTERS = ("dflash", "dspark")
-KINDS_THAT_READ_LAYERS = ("eagle3", *BLOCK_DRAFTERS)
+KINDS_THAT_READ_LAYERS = ("eagle3", "peagle", *BLOCK_DRAFTERS)
 MARKOV, LATTICE = "markov_w1.weight", "selector_hidden.weight"  # the tensors by which DSpark and DFlash2 are recognised
 BIASES = "markov_w2.weight"
 ORDERING = "masked_embd_ordering"  # in assistants of Gemma 4 E2B and E4B; llama.cpp does not read it
 MASK_TOKEN = "tokenizer.ggml.mask_token_id"
+MASK_STATE = "mask_state.weight"  # of a P-EAGLE head: the state of a place whose token is not known yet
 MOST_BLOCK = 64  # tokens of a block, so that it fits into a pass
-HEAD_ARCHITECTURES = (EAGLE3, DFLASH, ASSISTANT, *NETWORKS)
+HEAD_ARCHITECTURES = (EAGLE3, DFLASH, ASSISTANT, *OWN_ARCHITECTURES)
+SCALINGS = ("none", "linear", "yarn")  # of positions, in our own graph of a P-EAGLE head
 # Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
 READS, FINAL_STATE = "edgespec.head.reads", "final_state"
+# Our keys of an `eagle3` in the form EAGLE-3.1 (arXiv 2605.09992), true or false: the input of each layer is RMS-normed
+# before `fc`, and the next draft token is decoded with the state after the output norm, not before it
+NORMS_LAYERS, NORMS_STATE = "edgespec.head.norm_layers", "edgespec.head.norm_state"
 N_LAYERS_READ = 3
 MOST_NETWORKS = 16
 _NOT_WEIGHTS = frozenset(("I8", "I16", "I32", "I64", "F64", "Q8_1", "Q8_K"))  # no kernel multiplies by them
@@ -72,8 +79,8 @@ def check_draft_file(draft: Header | str | Path, *, embeds: bool = False) -> Hea
         return header
     if header.n_vocab:  # else its tokens are known to be the target's
         check_vocabulary(header)
-    check = {DFLASH: _check_block_drafter, ASSISTANT: _check_assistant}.get(header.architecture, _check_eagle)
-    check(header)
+    checks = {DFLASH: _check_block_drafter, ASSISTANT: _check_assistant, PEAGLE: _check_parallel}
+    checks.get(header.architecture, _check_eagle)(header)
     _check_attention(header, header.number("embedding_length"))
     check_scalars(header)
     _check_weights(header)
@@ -99,6 +106,38 @@ def _check_eagle(header: Header) -> None:
     _check_shapes(header, head_shapes(header))
 
 
+def _check_parallel(header: Header) -> None:
+    width, target_width, layers = header.number("embedding_length"), width_of_target(header), layers_read(header)
+    if not 0 < header.number("block_count") <= MOST_NETWORKS or width < 1 or target_width < 1:
+        raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} layers, a width and its target's width")
+    if len(layers) != N_LAYERS_READ or min(layers) < 0:
+        raise _broken(header, f"it has to read {N_LAYERS_READ} layers of its target, not {layers}")
+    if not 0 < block_length(header) <= MOST_BLOCK:
+        raise _broken(header, f"it drafts {block_length(header)} tokens in a pass, not 1 to {MOST_BLOCK}")
+    if not 0 <= mask_token(header) < n_tokens(header):
+        raise _broken(header, f"its vocabulary has no mask token ({MASK_TOKEN})")
+    if (scaling := header.metadata.get(f"{PEAGLE}.rope.scaling.type", "none")) not in SCALINGS:
+        raise _broken(header, f"its positions are scaled by {scaling!r}")
+    factor = header.metadata.get(f"{PEAGLE}.rope.scaling.factor", 0)
+    if scaling != "none" and not (isinstance(factor, int | float) and factor > 0):
+        raise _broken(header, f"its positions are scaled by a factor of {factor!r}")
+    _check_shared_heads(header)
+    _check_shapes(header, head_shapes(header))
+    for name in ("rope_freqs.weight", MASK_STATE):
+        if name in header.tensors and not np.isfinite(_values(header, name, "F32", np.float32)).all():
+            raise _broken(header, f"tensor {name!r} holds values that are not numbers")
+
+
+def _check_shared_heads(header: Header) -> None:
+    """Raise ModelFileError if attention heads have keys and values of other sizes, or cannot share them."""
+    size, value_size = header.head_sizes
+    if not size or size != value_size:
+        raise _broken(header, f"its attention heads have keys of {size} and values of {value_size} numbers")
+    heads, kv_heads = (header.head_counts(f"attention.head_count{of}") for of in ("", "_kv"))
+    if not heads or not kv_heads or any(n % max(1, of) for n, of in zip(heads, kv_heads, strict=False)):
+        raise _broken(header, "its attention heads cannot share its keys and values equally")
+
+
 def _check_block_drafter(header: Header) -> None:
     width, n_layers = header.number("embedding_length"), header.number("block_count")
     if header.number("hyper_connection.count"):
@@ -111,12 +150,7 @@ def _check_block_drafter(header: Header) -> None:
         raise _broken(header, "it does not name the layers of its target that it reads")
     if not 0 <= mask_token(header) < n_tokens(header):
         raise _broken(header, f"its vocabulary has no mask token ({MASK_TOKEN})")
-    size, value_size = header.head_sizes
-    if not size or size != value_size:
-        raise _broken(header, f"its attention heads have keys of {size} and values of {value_size} numbers")
-    heads, kv_heads = (header.head_counts(f"attention.head_count{of}") for of in ("", "_kv"))
-    if not heads or not kv_heads or any(n % max(1, of) for n, of in zip(heads, kv_heads, strict=False)):
-        raise _broken(header, "its attention heads cannot share its keys and values equally")
+    _check_shared_heads(header)
     if MARKOV in header.tensors and f"{DFLASH}.block_size" not in header.metadata:
         raise _broken(header, "it does not say how long its blocks are")
     if LATTICE in header.tensors:
@@ -178,16 +212,16 @@ def _layers_of(header: Header) -> list[_Layer]:
 
 
 def head_shapes(header: Header) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that the tensors of an EAGLE head or of a block drafter need, according to its metadata.
+    """Return the shapes that the tensors of an EAGLE head or of a block drafter need, according to the metadata.
 
     A tensor that may be missing is included if the head has it.
     """
     is_block, width = header.architecture == DFLASH, header.number("embedding_length")
+    is_own = header.architecture == PEAGLE
     n_ff, (size, value_size) = header.number("feed_forward_length"), header.head_sizes
     heads = header.head_counts("attention.head_count") or [0]
     n_heads, n_shared = heads[0], (header.head_counts("attention.head_count_kv") or heads)[0]
     n_read = len(layers_read(header)) * (width if is_block else header.number("target_hidden_size"))
-    n_inputs = width if is_block else 2 * width  # an EAGLE layer reads a token's embedding and a state
     n_rows = n_draft_tokens(header)
     shapes: dict[str, tuple[int, ...]] = {
         "fc.weight": (n_read, width),
@@ -196,16 +230,30 @@ def head_shapes(header: Header) -> dict[str, tuple[int, ...]]:
         "token_embd.weight": (width, n_tokens(header)),
         "output.weight": (width, n_rows),
     }
-    optional = {"token_embd.weight"} | ({"output.weight"} if n_rows == n_tokens(header) else set())
-    if not is_block and not header.metadata.get(f"{EAGLE3}.norm_before_fc"):
+    optional = {"token_embd.weight"}
+    if n_rows == n_tokens(header) and not is_own:
+        optional.add("output.weight")
+    if not is_block and not header.metadata.get(f"{header.architecture}.norm_before_fc"):
         optional.add("enc.output_norm.weight")
+    if is_own:
+        shapes |= {MASK_STATE: (width,), "rope_freqs.weight": (header.number("rope.dimension_count", size) // 2,)}
+        optional.add("rope_freqs.weight")
     for layer in range(header.number("block_count")):
+        reads_token = not is_block and layer == 0  # the first layer of an EAGLE head, in addition to a state
+        n_inputs = 2 * width if reads_token else width
         block = {
             "attn_norm": (width,), "attn_q": (n_inputs, n_heads * size), "attn_k": (n_inputs, n_shared * size),
             "attn_v": (n_inputs, n_shared * value_size), "attn_output": (n_heads * size, width),
             "ffn_norm": (width,), "ffn_gate": (width, n_ff), "ffn_up": (width, n_ff), "ffn_down": (n_ff, width),
         }  # fmt: skip
-        block |= {f"attn_{name}_norm": (size,) for name in "qk"} if is_block else {"attn_norm_2": (width,)}
+        if reads_token:
+            block["attn_norm_2"] = (width,)
+        if is_own:
+            biases = {f"blk.{layer}.{name}.bias": shape[1:] for name, shape in block.items() if len(shape) > 1}
+            shapes |= biases
+            optional |= biases.keys() | {f"blk.{layer}.attn_{name}_norm.weight" for name in "qk"}
+        if is_block or is_own:
+            block |= {f"attn_{name}_norm": (size,) for name in "qk"}
         shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in block.items()}
         if is_block:  # without values, the keys are used
             optional.add(f"blk.{layer}.attn_v.weight")
@@ -341,6 +389,7 @@ def kind_of_head(header: Header) -> str:
         ASSISTANT: "assistant",
         HYDRA: "hydra",
         MEDUSA: "medusa",
+        PEAGLE: "peagle",
     }
     return kinds.get(header.architecture, "")
 
@@ -367,6 +416,11 @@ def layers_read(header: Header) -> tuple[int, ...]:
     return tuple(int(layer) for layer in header.numbers(f"{header.architecture}.target_layers"))
 
 
+def norm_epsilon(header: Header) -> float:
+    """Return the number that a head's RMS norms add to the mean square."""
+    return float(str(header.metadata.get(f"{header.architecture}.attention.layer_norm_rms_epsilon", 1e-5)))
+
+
 def n_features(header: Header) -> int:
     """Return how many numbers of the target a head reads for each token."""
     return (len(layers_read(header)) if kind_of_head(header) in KINDS_THAT_READ_LAYERS else 1) * width_of_target(header)
@@ -381,7 +435,8 @@ def width_of_target(head: Header) -> int:
 
 
 def block_length(header: Header) -> int:
-    """Return the number of tokens in the blocks of a block drafter: the last token of the text, and mask tokens."""
+    """Return the number of tokens in the blocks of a block drafter or of a P-EAGLE head: the last token of the text,
+    and mask tokens."""
     return header.number("block_size", 16)
 
 
@@ -408,7 +463,8 @@ def head_mismatch(target: Header, head: Header) -> str:
         return f"it is a head for {n_tokens(head):,} tokens, and this model has {target.n_vocab:,}"
     if reads_layers and max(layers_read(head)) >= target.number("block_count"):
         return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
-    if kind == "eagle3" and "token_embd.weight" not in head.tensors and head.number("embedding_length") != width:
+    has_embeddings = "token_embd.weight" in head.tensors or head.number("embedding_length") == width
+    if kind in ("eagle3", "peagle") and not has_embeddings:
         return "it has no token embeddings, and the target's are of another width"
     trained_on = head.numbers(PRINT_KEY).astype(np.float32)
     if len(trained_on) and not is_same_target(trained_on, target_print(target)):

@@ -16,7 +16,7 @@ from edgespec.llama.threads import free_threads, new_threads
 
 F32, F16, I32, I64 = 0, 1, 26, 27  # ggml_type
 _NUMPY = {F32: np.float32, F16: np.float16, I32: np.int32, I64: np.int64}
-MOST_NODES = 128
+MOST_NODES = 128  # of a graph that says nothing else
 _pointer, _size = ctypes.c_void_p, ctypes.c_size_t
 _KINDS: dict[str, Any] = {"p": _pointer, "f": ctypes.c_float, "i": ctypes.c_int, "l": ctypes.c_int64, "s": _size}
 # The operations and their arguments after the context: p is a tensor, the others are numbers
@@ -70,11 +70,12 @@ class Processor:
 
 
 class Tensors:
-    """Tensors in memory of their own, which is freed together with this object."""
+    """At most `most` tensors in memory that is freed together with this object."""
 
-    def __init__(self) -> None:
-        overhead = MOST_NODES * ggml_function("ggml_tensor_overhead", _size)()
-        overhead += ggml_function("ggml_graph_overhead_custom", _size, _size, ctypes.c_bool)(MOST_NODES, False)
+    def __init__(self, most: int = MOST_NODES) -> None:
+        self._most = most
+        overhead = most * ggml_function("ggml_tensor_overhead", _size)()
+        overhead += ggml_function("ggml_graph_overhead_custom", _size, _size, ctypes.c_bool)(most, False)
         self.context = ggml_function("ggml_init", _pointer, _Params)(_Params(overhead, None, True))
         finalize(self, ggml_function("ggml_free", None, _pointer), self.context)
 
@@ -101,7 +102,7 @@ class Tensors:
         """Return a graph that computes these tensors, in this order."""
         make = ggml_function("ggml_new_graph_custom", _pointer, _pointer, _size, ctypes.c_bool)
         expand = ggml_function("ggml_build_forward_expand", None, _pointer, _pointer)
-        graph = make(self.context, MOST_NODES, False)
+        graph = make(self.context, self._most, False)
         for result in results:
             expand(graph, result)
         return graph

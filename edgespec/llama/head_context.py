@@ -19,9 +19,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
-from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
+from edgespec.core.features import FINAL_STATE, LAST_OUTPUT, rms_normed
 from edgespec.errors import GenerationError
-from edgespec.gguf_file.head_check import N_LAYERS_READ, kind_of_head, layers_read, n_chained
+from edgespec.gguf_file.head_check import (
+    N_LAYERS_READ,
+    NORMS_LAYERS,
+    NORMS_STATE,
+    kind_of_head,
+    layers_read,
+    n_chained,
+    norm_epsilon,
+)
+from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.batch import check_layers, pointer, states, switch_states, use_block
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
@@ -55,6 +64,11 @@ class HeadContext(Context):
         kind = kind_of_head(model.header)  # empty: an MTP block
         of_others = (FINAL_STATE,) if kind == "eagle1" else (LAST_OUTPUT,)
         self.reads = layers_read(model.header) if kind == "eagle3" else of_others
+        # llama.cpp's graph has none of these norms of EAGLE-3.1
+        self._norms_layers, self._epsilon = bool(model.header.metadata.get(NORMS_LAYERS)), norm_epsilon(model.header)
+        self._output_norm = None
+        if model.header.metadata.get(NORMS_STATE):
+            self._output_norm = read_rows(model.header, "output_norm.weight")
         if kind == "eagle3":
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
         self._shares_cache = kind == "assistant"
@@ -79,6 +93,9 @@ class HeadContext(Context):
         features = np.ascontiguousarray(features, np.float32)
         if self.reads == (LAST_OUTPUT,):
             return features
+        if self._norms_layers:
+            layers = features.reshape(len(features), len(self.reads), -1)
+            features = rms_normed(layers, self._epsilon).reshape(features.shape)
         missing = N_LAYERS_READ * self.model.header.number("target_hidden_size") - features.shape[1]
         if missing:
             features = np.pad(features, ((0, 0), (missing, 0)))
@@ -131,4 +148,4 @@ class HeadContext(Context):
     def state(self, index: int) -> NDArray[np.float32]:
         """Return float32[D], the state with which a token drafted after entry `index` of the last batch is decoded."""
         row: NDArray[np.float32] = states(self._handle, self._n_rows, self.model.n_embd_out)[index]
-        return row.copy()
+        return row.copy() if self._output_norm is None else rms_normed(row, self._epsilon) * self._output_norm

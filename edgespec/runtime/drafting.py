@@ -25,6 +25,7 @@ from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.hydra import HydraDrafter, MedusaDrafter, Network
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.overlap import OverlappedDrafter
+from edgespec.drafters.parallel import ParallelDrafter
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine.calibrate import CostModelCache
@@ -38,6 +39,7 @@ from edgespec.gguf_file.head_check import (
     is_head,
     kind_of_head,
     mtp_mismatch,
+    norm_epsilon,
     output_of_block,
     read_ids,
 )
@@ -49,7 +51,9 @@ from edgespec.llama.context import Context
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.graph import Processor
 from edgespec.llama.head_context import HeadContext
+from edgespec.llama.head_weights import HeadWeights
 from edgespec.llama.model import Model
+from edgespec.llama.parallel_context import ParallelContext
 from edgespec.llama.product import Product
 from edgespec.llama.trimmed_output import TrimmedOutput
 from edgespec.models.memory.estimate import Plan
@@ -148,6 +152,8 @@ def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> Usag
         kind = next(name for name in settings.drafters if name in HEADS)
         model = shlex.quote(settings.model)
         get_one = f"'edgespec draft train {model} --kind {kind} -o HEAD.gguf' trains one"
+        if kind == "peagle":
+            get_one = f"'edgespec draft convert OWNER/NAME {model} -o HEAD.gguf' converts a published one"
         if kind == "assistant":
             get_one = f"'edgespec pull {model}' downloads that of a Gemma 4"
     elif missing:
@@ -230,6 +236,19 @@ def model_drafter(
     return ModelDrafter(own, width, name, translation), own
 
 
+def parallel_drafter(
+    settings: LoadSettings, target: Context, plan: Plan, leaves: int, note: Callable[[str], None]
+) -> tuple[ParallelDrafter, ParallelContext]:
+    """Return the drafter of a P-EAGLE head, and its context, which is on the CPU. Raises UsageError, ModelFileError,
+    OutOfMemoryError."""
+    weights = HeadWeights(plan.header, target.model)
+    if settings.cache_type_k_draft or settings.cache_type_v_draft:
+        note("the KV cache of a P-EAGLE head is always f16")
+    how = plan.context | {"cache_type_k": "f16", "cache_type_v": "f16"}
+    context = ParallelContext(weights, target, threads=settings.threads_draft or settings.threads, **how)
+    return ParallelDrafter(context, leaves if plan.branches else 1, kind_of_head(plan.header), None), context
+
+
 def trimmed_output(target: Context, written: Callable[[], NDArray[np.int64]]) -> TrimmedOutput | None:
     """Return the output of the target's MTP block for the tokens that it writes, if that is much smaller than the whole
     one and on the CPU."""
@@ -282,7 +301,7 @@ def network_drafter(head: Header, target: Model, width: int, successors: Success
         product("output"),
         read_ids(head),
         values("embd_norm.weight") if "embd_norm.weight" in head.tensors else np.empty(0, np.float32),
-        float(str(head.metadata.get(f"{head.architecture}.attention.layer_norm_rms_epsilon", 1e-5))),
+        norm_epsilon(head),
     )
     embedding = lru_cache(MOST_EMBEDDINGS)(lambda token: read_rows(target.header, "token_embd.weight", [token])[0])
     drafter = HydraDrafter if kind_of_head(head) == "hydra" else MedusaDrafter

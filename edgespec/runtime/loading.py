@@ -27,6 +27,7 @@ from edgespec.gguf_file.adapters import check_adapter, parse_adapters
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.head_check import (
     NETWORKS,
+    PEAGLE,
     check_draft_file,
     check_head_fits,
     is_head,
@@ -56,6 +57,7 @@ from edgespec.runtime.drafting import (
     model_drafter,
     network_drafter,
     no_draft_model,
+    parallel_drafter,
 )
 from edgespec.runtime.fitting import cache_bytes, open_model
 from edgespec.runtime.guarantee import Guarantee
@@ -304,6 +306,10 @@ class ModelSession(Closable):
         be loaded."""
         n_models = len(self._models)
         try:
+            if plan.header.architecture == PEAGLE:  # llama.cpp cannot load it
+                parallel, context = parallel_drafter(self._settings, self.context, plan, leaves, self._note)
+                self.contexts.append(context)
+                return parallel
             self.draft = self._open_model(plan)
             return self._make_model_drafter(self.draft, plan, leaves, successors)
         except EdgespecError as error:

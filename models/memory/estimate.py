@@ -18,7 +18,9 @@ from edgespec.gguf_file.head_check import (
     BIASES,
     MTP_ARCHITECTURES,
     NETWORKS,
+    OWN_ARCHITECTURES,
     n_chained,
+    n_features,
     n_tokens,
     output_of_block,
 )
@@ -29,6 +31,7 @@ from edgespec.settings import CACHE_TYPES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 64, 8, 1 << 19  # of narrow passes of usual widths (scripts/llama/graphs.h)
+KEPT_BY_HEAD = 96  # tokens of the narrow graphs that a head on the CPU keeps (`llama/eagle_graph.py`)
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
 _EXPERTS = re.compile(EXPERTS)
@@ -107,7 +110,7 @@ class Plan:
     @property
     def n_layers(self) -> int:
         """The number of layers that can be on a GPU, including the output."""
-        return 0 if self.header.architecture in NETWORKS else max(1, self.header.number("block_count")) + 1
+        return 0 if self.header.architecture in OWN_ARCHITECTURES else max(1, self.header.number("block_count")) + 1
 
     @property
     def of_block(self) -> Plan:
@@ -192,8 +195,8 @@ class Estimate:
 def estimate(plan: Plan) -> Estimate:
     """Estimate the memory that loading a plan takes, from the headers alone."""
     header, n_layers = plan.header, plan.n_layers - 1
-    if header.architecture in NETWORKS:
-        return _of_networks(plan)
+    if header.architecture in OWN_ARCHITECTURES:
+        return _of_networks(plan) if header.architecture in NETWORKS else _of_parallel(plan)
     heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
     on_gpu = min(sum(plan.split) + 1 if any(plan.split) else plan.gpu_layers, n_layers + 1)
     widths = Widths.of(header)
@@ -253,6 +256,27 @@ def _of_networks(plan: Plan) -> Estimate:
     weights, output = plan.header.n_params * 34 // 32, n_tokens(plan.header) * _F32
     embeddings = min(MOST_EMBEDDINGS, n_tokens(plan.header)) * plan.header.number("embedding_length")
     return Estimate(weights=weights, kv=0, compute=0, output=output, work=embeddings * _F32, mapped=0)
+
+
+def _of_parallel(plan: Plan) -> Estimate:
+    """Estimate a P-EAGLE head in our own graphs: its weights are copied, its embeddings read from the file.
+
+    Each value of a pass has memory of its own (`llama/eagle_graph.py`). A wide graph and several narrow ones are kept.
+    """
+    header, widths = plan.header, Widths.of(plan.header)
+    weights = sum(tensor.size_bytes for name, tensor in header.tensors.items() if name != "token_embd.weight")
+    tokens, n_rows = plan.n_batch + KEPT_BY_HEAD, header.tensors["output.weight"].shape[1]
+    in_layer = 8 * widths.residual + 3 * widths.query + 2 * widths.key_and_value + widths.feed_forward
+    values = header.number("block_count") * in_layer + 10 * widths.residual + 3 * n_features(header)
+    compute = tokens * (values * _F32 + _cells(plan) * 2) + KEPT_BY_HEAD * n_rows * _F32
+    return Estimate(
+        weights=weights,
+        kv=int(_cells(plan) * bytes_per_token(header)),
+        compute=compute,
+        output=n_tokens(header) * _F32,
+        work=_kept_by_head(plan) + plan.n_batch * plan.features * _F32,
+        mapped=0,
+    )
 
 
 # --- weights and caches -----------------------------------------------------------------------------------------------

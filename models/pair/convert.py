@@ -1,4 +1,5 @@
-"""Convert published draft heads to GGUF files of llama.cpp's architectures `eagle3` and `dflash`.
+"""Convert published draft heads to GGUF files of llama.cpp's architectures `eagle3` and `dflash`, and P-EAGLE heads to
+files of an architecture of our own.
 
 Names of tensors and keys, the permutation and the meaning of `d2t` are those of llama.cpp's converter (`Eagle3` in
 conversion/llama.py, `DFlashModel` and `DSparkModel` in conversion/qwen.py, tensor_mapping.py). EAGLE-3 heads come in
@@ -22,21 +23,26 @@ from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.head_check import (
     DFLASH,
     EAGLE3,
+    EAGLES,
+    MASK_STATE,
     MASK_TOKEN,
-    N_LAYERS_READ,
+    PEAGLE,
     check_draft_file,
     check_head_fits,
     head_shapes,
+    norm_epsilon,
 )
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.gguf_file.weights import PRINT_KEY, is_copy, target_print
 from edgespec.gguf_file.writing import Stored, open_file, stored, stored_ids, typed, write_file
 from edgespec.models.hub.cache import repository_of
+from edgespec.models.pair.eagle import MASK, NORMS, eagle_entries, folded, own_entries
 from edgespec.models.pair.published import Published, read_published
 
 _NAMES = {
     "embed_tokens": "token_embd", "lm_head": "output", "norm": "output_norm", "fc": "fc",
-    "input_norm": "enc.output_norm", "hidden_norm": "enc.output_norm", "markov_head.markov_w1": "markov_w1",
+    "input_norm": "enc.output_norm", "hidden_norm": "enc.output_norm", "mask_hidden": "mask_hidden",
+    "fc_norm.0": "fc_norm.0", "fc_norm.1": "fc_norm.1", "fc_norm.2": "fc_norm.2", "markov_head.markov_w1": "markov_w1",
     "markov_head.markov_w2": "markov_w2", "confidence_head.proj": "conf_proj",
     "candidate_selector.predecessor_codebook": "selector_predecessor",
     "candidate_selector.successor_codebook": "selector_successor",
@@ -52,6 +58,7 @@ _NAMES_IN_LAYER = {
     "mlp_conv.kernel_projection": "ffn_conv_proj",
 }  # fmt: skip
 _IDS = ("d2t", "t2d")
+_FOLDED = (MASK, *NORMS)  # into other tensors of the file
 _OTHER_FORMS = {  # a part of a tensor's name -> why it cannot be converted
     r"hydra": "Hydra heads are published as pickles, with an output matrix for each network, which no Hydra file of "
     "edgespec has",
@@ -72,14 +79,19 @@ def convert_head(
     head = read_published(folder)
     names = _names(head)
     check_destination(out, [], b"GGUF")
-    architecture = EAGLE3 if "blk.0.attn_norm_2.weight" in names else DFLASH
-    make = _eagle3_entries if architecture == EAGLE3 else _dflash_entries
+    architecture = PEAGLE if MASK in names else EAGLE3 if "blk.0.attn_norm_2.weight" in names else DFLASH
     try:
-        own = _common(head, target) | make(head, names, target)
+        own = _common(head, target)
+        if architecture == DFLASH:
+            own |= _dflash_entries(head, names, target)
+            ours = {}
+        else:
+            own |= eagle_entries(head, names, target, own=architecture == PEAGLE)
+            ours = own_entries(head, names, own=architecture == PEAGLE)
         factors = _llama3_factors(head)
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise ModelFileError(f"{folder / 'config.json'} cannot be used", why=repr(error)) from error
-    entries = {f"{architecture}.{key}": value for key, value in own.items()}
+    entries = {f"{architecture}.{key}": value for key, value in own.items()} | ours
     repository = repository_of(folder / "config.json")  # the folder of a download is named after a commit
     entries |= {
         "general.name": repository[0].rpartition("/")[2] if repository else folder.resolve().name,
@@ -92,7 +104,9 @@ def convert_head(
     planned = _planned(head, names, architecture, entries)
     check_head_fits(target, planned)
     _check_shapes(head, names, planned, target)
-    vocabulary = [entry for entry in open_file(target)[0] if _is_vocabulary(entry[0]) and entry[0] not in entries]
+    vocabulary: list[tuple[Any, ...]] = [*typed({"tokenizer.ggml.model": "no_vocab"})]
+    if architecture != PEAGLE:  # for llama.cpp, which loads no model without a vocabulary
+        vocabulary = [entry for entry in open_file(target)[0] if _is_vocabulary(entry[0]) and entry[0] not in entries]
     tensors = _stored(head, names, planned, target, type, progress)
     if factors is not None:
         tensors["rope_freqs.weight"] = stored(factors, "F32")
@@ -109,8 +123,12 @@ def _planned(head: Published, names: dict[str, str], architecture: str, entries:
     metadata = {key: tuple(value) if isinstance(value, list) else value for key, value in entries.items()}
     ids = {"d2t": "d2t"} if "d2t" in head.tensors else {}
     tensors = {
-        ours: TensorInfo(tuple(head.tensors[name].shape[::-1]), "", 0, 0) for ours, name in (names | ids).items()
+        ours: TensorInfo(tuple(head.tensors[name].shape[::-1]), "", 0, 0)
+        for ours, name in (names | ids).items()
+        if ours not in _FOLDED
     }
+    if architecture == PEAGLE:
+        tensors[MASK_STATE] = TensorInfo((int(entries[f"{PEAGLE}.embedding_length"]),), "", 0, 0)
     return Header(head.folder, {**metadata, "general.architecture": architecture}, tensors, 32, 0)
 
 
@@ -129,6 +147,10 @@ def _names(head: Published) -> dict[str, str]:
         elif name.removeprefix("model.") not in _IDS:
             unknown.append(name)
     is_eagle3 = "blk.0.attn_norm_2.weight" in names
+    if is_eagle3:  # the engines of others have this norm in each layer, but use it in the first
+        names = {ours: name for ours, name in names.items() if "attn_norm_2" not in ours or ours.startswith("blk.0.")}
+    else:
+        unknown += [name for ours, name in names.items() if ours in _FOLDED or _is_bias(ours)]
     if "fc.weight" not in names or not (is_eagle3 or "enc.output_norm.weight" in names):
         forms = (why for form, why in _OTHER_FORMS.items() if any(re.search(form, name) for name in head.tensors))
         why = next(forms, "its tensors are not those of an EAGLE-3, DFlash or DSpark head")
@@ -143,6 +165,10 @@ def _names(head: Published) -> dict[str, str]:
     return names
 
 
+def _is_bias(ours: str) -> bool:
+    return ours.endswith(".bias") and ours != "conf_proj.bias"
+
+
 def _our_name(name: str) -> str:
     """Return the name in a GGUF file, empty for another tensor."""
     layer = re.fullmatch(r"layers\.(\d+)\.(.*)", name)
@@ -150,7 +176,7 @@ def _our_name(name: str) -> str:
     if end not in ("weight", "bias"):  # parameters without a module
         stem, end = (layer[2] if layer else name), "" if name.endswith("base_kernel") else "weight"
     ours = (_NAMES_IN_LAYER if layer else _NAMES).get(stem)
-    if ours is None or (end == "bias" and ours != "conf_proj"):
+    if ours is None or (end == "bias" and ours != "conf_proj" and (not layer or "norm" in ours)):
         return ""
     return f"{f'blk.{layer[1]}.' if layer else ''}{ours}{end and f'.{end}'}"
 
@@ -206,24 +232,6 @@ def _rope_base(head: Published) -> float:
     return float(_rope(head).get("rope_theta") or head.config.get("rope_theta") or 10000.0)
 
 
-def _eagle3_entries(head: Published, names: Mapping[str, str], target: Header) -> dict[str, Any]:
-    n_layers = target.number("block_count") - target.number("nextn_predict_layers")
-    layers = head.config.get("eagle_aux_hidden_state_layer_ids") or head.config.get("aux_hidden_state_layer_ids")
-    nested = head.config.get("eagle_config")
-    if not layers and isinstance(nested, dict) and nested.get("eagle_aux_hidden_state_layer_ids"):
-        # SGLang counts outputs of layers here, vLLM and llama.cpp count inputs in the keys above
-        layers = [layer + 1 for layer in nested["eagle_aux_hidden_state_layer_ids"]]
-    entries = {
-        "target_layers": [int(layer) for layer in layers or (2, n_layers // 2, n_layers - 3)],
-        "target_hidden_size": head.tensors[names["fc.weight"]].shape[-1] // N_LAYERS_READ,
-        "norm_before_residual": bool(head.config.get("norm_before_residual", False)),
-        "norm_before_fc": "enc.output_norm.weight" in names,
-    }
-    if len(entries["target_layers"]) != N_LAYERS_READ or min(entries["target_layers"]) < 0:
-        raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {entries['target_layers']}")
-    return entries
-
-
 def _dflash_setting(head: Published, key: str, default: Any = None) -> Any:
     nested = head.config.get("dflash_config")
     value = nested.get(key) if isinstance(nested, dict) else None
@@ -277,7 +285,14 @@ def _dflash_entries(head: Published, names: Mapping[str, str], target: Header) -
 
 def _check_shapes(head: Published, names: Mapping[str, str], planned: Header, target: Header) -> None:
     """Raise ModelFileError for tensors that are missing or have another shape than the configuration says."""
-    for ours, shape in head_shapes(planned).items():
+    shapes = head_shapes(planned)
+    if planned.architecture in EAGLES:
+        for ours in planned.tensors.keys() - shapes.keys() - {"d2t"}:
+            what = f"llama.cpp's {EAGLE3}" if planned.architecture == EAGLE3 else "a P-EAGLE head"
+            raise UsageError(
+                f"{head.folder} cannot be converted", why=f"{what} has nothing like its tensor {names[ours]!r}"
+            )
+    for ours, shape in shapes.items():
         tensor = planned.tensors.get(ours)
         if tensor is None or tensor.shape != shape:
             found = "is missing" if tensor is None else f"has the shape {list(tensor.shape[::-1])}"
@@ -303,7 +318,14 @@ def _stored(
         if not np.isfinite(values).all():
             raise ModelFileError(f"{head.folder} cannot be converted", why=f"{name} has values that are not numbers")
         part = ours.split(".")[-2]
-        if ours == "token_embd.weight" and is_copy(values, target):
+        if ours in _FOLDED:
+            continue
+        if ours == "fc.weight" and architecture in EAGLES:
+            values, masked = folded(head, names, architecture, norm_epsilon(planned))
+            if masked is not None:
+                tensors[MASK_STATE] = stored(masked, "F32")
+        # The embeddings of a P-EAGLE head are trained, and similar to the target's
+        if ours == "token_embd.weight" and architecture != PEAGLE and is_copy(values, target):
             continue  # llama.cpp then uses the target's own embeddings
         if ours == "token_embd.weight" and architecture == DFLASH and "output.weight" not in names:
             continue  # otherwise llama.cpp would use them as the output too
@@ -323,10 +345,10 @@ def _stored(
 def _rotated(head: Published, weights: NDArray[Any], size: int, architecture: str) -> NDArray[Any]:
     """Order the rows of each attention head as the architecture's rotary embeddings expect.
 
-    `eagle3` rotates neighbouring rows, transformers the two halves of a head, as `dflash` does. Drafts with
-    `rope_is_neox_style` = false have neighbouring rows.
+    `eagle3` and our own graph rotate neighbouring rows, transformers the two halves of a head, as `dflash` does. Drafts
+    with `rope_is_neox_style` = false have neighbouring rows.
     """
-    if architecture == EAGLE3:
+    if architecture in EAGLES:
         pairs = weights.reshape(-1, 2, size // 2, *weights.shape[1:])
     elif head.config.get("rope_is_neox_style", True):
         return weights

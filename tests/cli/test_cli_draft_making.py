@@ -7,13 +7,14 @@ from pathlib import Path
 import pytest
 from cli_program import edgespec_here
 from fake_hub import FakeHub, edgespec_with
-from published_heads import config, eagle3, write_head
+from published_heads import config, eagle3, eagle31, peagle, write_head
 from tiny_gguf import CHATML, write_model
 from tiny_head import write_head as write_file_of_head
 from tiny_mtp import LAYERS, write_mtp
 
 from edgespec.cli.commands import draft_making
 from edgespec.gguf_file.head_check import check_draft_file
+from edgespec.gguf_file.header import read_header
 from edgespec.models.pair.self_draft import slice_layers
 
 
@@ -35,6 +36,33 @@ def test_a_published_head_is_converted_and_tried(target: Path, tmp_path: Path) -
     assert b"head.gguf: eagle3, " in done.stdout
     assert b"Speedup over plain decoding" in done.stdout and b"recommendation" in done.stdout
     assert check_draft_file(out).tensors["fc.weight"].type == "F16"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["eagle3", "peagle"])
+def test_a_converted_head_drafts_for_its_model(target: Path, tmp_path: Path, kind: str) -> None:
+    """One of EAGLE-3.1, and one of P-EAGLE with three layers."""
+    ids, n_vocab = [3, 9, 60, 97], read_header(target).n_vocab
+    settings, tensors = config(fc_norm=True, norm_output=True), eagle31(ids)
+    if kind == "peagle":
+        settings, tensors = config(num_hidden_layers=3, mask_token_id=7), peagle(ids, n_vocab)
+    folder, out = write_head(tmp_path / "published", settings, tensors), tmp_path / "head.gguf"
+    done = edgespec_here("draft", "convert", str(folder), str(target), "-o", str(out), "--no-check", home=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert f"head.gguf: {kind}, ".encode() in done.stdout
+    run = ["run", "def the class", "-m", str(target), "-n", "24", "--temp", "0"]
+    plain, alone, found = (
+        edgespec_here(*run, *more, home=tmp_path)
+        for more in (
+            ["--spec-type", "none"],
+            ["-md", str(out), "--spec-type", kind, "--pace", "fixed:3"],
+            ["--explain"],
+        )
+    )
+    for each in (alone, found):
+        assert each.returncode == 0, each.stderr
+        assert each.stdout == plain.stdout
+    assert b"head.gguf: found near target.gguf" in found.stderr  # and it drafts without options
 
 
 def test_a_folder_without_a_head_is_refused(target: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from filelock import FileLock
 from huggingface_hub import scan_cache_dir
 from terminal import at_terminal, read_rest
 from tiny_gguf import CHATML, Value, write_embedding_model, write_file, write_model, write_split
-from tiny_head import write_head, write_hydra
+from tiny_head import write_head, write_hydra, write_peagle
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
@@ -340,12 +340,14 @@ def test_attention_and_special_tokens_of_a_model_are_shown(home: Path, kept: Rep
     assert "\nspecial tokens  bos '<|endoftext|>', eos '<|im_end|>'\n" in text
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "hydra"])
+@pytest.mark.parametrize("kind", ["eagle3", "hydra", "peagle"])
 def test_a_draft_head_is_shown_as_one(home: Path, kind: str) -> None:
     head = write_head(home / "head.gguf", draft_tokens=[1, 2, 3], has_vocabulary=False, metadata=TRAINED)
     if kind == "hydra":
         head = write_hydra(home / "head.gguf", metadata=TRAINED)
-    n_drafts, layers, kv_bytes = (3, [1, 2, 3], 256) if kind == "eagle3" else (299, [], 0)
+    if kind == "peagle":
+        head = write_peagle(home / "head.gguf", draft_tokens=[1, 2, 3], metadata=TRAINED)
+    n_drafts, layers, kv_bytes = (299, [], 0) if kind == "hydra" else (3, [1, 2, 3], 256)
     text = text_of(home, "show", head.name)
     reads = "reads layers 1, 2, 3 of its model" if layers else "3 networks on the final state of its model"
     assert f"{reads}\n" in text

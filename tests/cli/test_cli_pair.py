@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from cli_program import edgespec as edgespec_process
 from fake_hub import FakeHub, hub_with_demo_pair
 from terminal import at_terminal, read_until
 from tiny_gguf import CHATML, model_metadata, write_model
-from tiny_head import write_head, write_hydra
+from tiny_head import write_head, write_hydra, write_peagle
 
 
 def pair(home: Path, *args: str, code: int = 0) -> Finished:
@@ -83,10 +83,9 @@ def test_a_draft_that_would_slow_its_target_down_is_reported_first_and_still_fit
     assert (draft["verdict"], draft["slows_down"]) == ("no", True)
 
 
-@pytest.mark.parametrize("kind", ["eagle3", "hydra"])
-def test_a_draft_head_is_compared_by_what_matters_for_it(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("write", [write_head, write_hydra, write_peagle])
+def test_a_draft_head_is_compared_by_what_matters_for_it(tmp_path: Path, write: Callable[[Path], Path]) -> None:
     write_model(tmp_path / "target.gguf", "llama", n_layers=4, chat_template=CHATML)
-    write = write_head if kind == "eagle3" else write_hydra
     head = write(tmp_path / "head.gguf").name
     fits, misfits = (
         pair(tmp_path, "check", target, head, code=code) for target, code in (("target.gguf", 0), ("demo", 4))

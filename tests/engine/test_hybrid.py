@@ -91,7 +91,7 @@ def test_who_guessed_a_node_is_known_in_any_part_of_a_merged_tree() -> None:
 
 def test_all_that_are_possible_guess_if_one_says_so() -> None:
     cheap = ("grammar", "suffix", "recycling")
-    weighty = ("mtp", "assistant", "medusa", "hydra", "eagle1", "eagle3", "dflash", "dspark", "draft")
+    weighty = ("mtp", "assistant", "medusa", "hydra", "eagle1", "eagle3", "peagle", "dflash", "dspark", "draft")
     assert LoadSettings("demo", spec_type="auto").drafters == cheap + weighty
     assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == (*cheap, "corpus", *weighty)
     assert LoadSettings("demo", spec_type="draft,lookup").drafters == ("lookup", "draft")

@@ -14,7 +14,7 @@ from tiny_head import write_head
 from edgespec.cancel import CancelFlag
 from edgespec.core.batch import Batch
 from edgespec.errors import UsageError
-from edgespec.llama import eagle_context
+from edgespec.llama import eagle_context, eagle_graph
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_context import HeadContext
@@ -120,7 +120,7 @@ def test_it_stops_when_the_answer_is_cancelled(both: tuple[EagleContext, HeadCon
 def test_graphs_are_kept_and_the_oldest_leave(
     both: tuple[EagleContext, HeadContext], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eagle_context, "MOST_GRAPHS", 3)
+    monkeypatch.setattr(eagle_graph, "MOST_GRAPHS", 3)
     context, built = both[0], list[int]()
     decoder = context._decoder
 
@@ -128,7 +128,7 @@ def test_graphs_are_kept_and_the_oldest_leave(
         built.append(n)
         return decoder(n, *sizes)
 
-    monkeypatch.setattr(context, "_decoder", eagle_context._Kept(counted))
+    monkeypatch.setattr(context, "_decoder", eagle_graph.Kept(counted))
     for width in (1, 2, 1, 3, 4, 1, 2):
         context.forget(0)
         context.decode_filler(0, [True] * width)

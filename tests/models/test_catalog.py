@@ -43,7 +43,9 @@ def test_every_shipped_entry_is_whole(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]*-GGUF|[\w-]+==[\d.]+", entry.source)
     assert bool(entry.package) != bool(entry.repository)
     assert re.fullmatch(r"(UD-)?Q4_K_M|UD-Q[46]_K_XL|Q8_0|Q4_0|F16|MXFP4", entry.quant)
-    assert all(re.fullmatch(r"mtp|(eagle3|dflash|dspark|assistant) [\w.-]+/[\w.-]+", head) for head in entry.heads)
+    assert all(
+        re.fullmatch(r"mtp|(eagle3|peagle|dflash|dspark|assistant) [\w.-]+/[\w.-]+", head) for head in entry.heads
+    )
     assert entry.licence.strip()
     assert entry.about.strip()
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from published_heads import KV_HEADS, WIDTH, config, drawn, eagle3, eagle3_logits, layer, write_head, write_safetensors
+from published_heads import KV_HEADS, WIDTH, Reference, config, drawn, eagle3, layer, write_head, write_safetensors
 from tiny_gguf import EXACT, model_metadata, write_model
 
 import edgespec
@@ -88,8 +88,8 @@ def test_a_head_computes_what_the_published_layout_defines(
         found = np.stack([head.logits(index).copy() for index in range(n - 1)])
         states = np.stack([head.state(index) for index in range(n - 1)])
     embeddings = tensors.get("embed_tokens.weight", read_rows(read_header(target), "token_embd.weight"))[TOKENS[1:]]
-    plain = {name.replace("layers.0.", "midlayer."): tensors[name] for name in tensors}
-    logits, wanted = eagle3_logits(config() | settings, plain, embeddings, features[: n - 1])
+    reference = Reference(config() | settings, tensors)
+    logits, wanted = reference.run(embeddings, reference.states(features[: n - 1]))
     assert np.abs(found[:, IDS] - logits).max() < 0.02 * logits.std()
     assert np.abs(states - wanted).max() < 0.02 * wanted.std()
     assert np.isneginf(np.delete(found, IDS, axis=1)).all()

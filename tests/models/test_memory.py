@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tiny_assistant import WIDTH, write_assistant, write_gemma4
 from tiny_encoder import LAST, write_encoder
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
-from tiny_head import write_block_drafter, write_head, write_hydra
+from tiny_head import write_block_drafter, write_head, write_hydra, write_peagle
 from tiny_mtp import ARCHITECTURES, write_mtp
 
 from edgespec.core.features import MOST_UNREAD
@@ -221,6 +221,16 @@ def test_a_hydra_head_is_kept_as_q8_0(tmp_path: Path) -> None:
     plan = Plan(head, n_ctx=1024)
     found = estimate(plan)
     assert (found.total, found.mapped) == (head.n_params * 34 // 32 + (299 * 64 + 299) * 4, 0)
+    with_head = Plan(DEMO, n_ctx=1024, draft=plan, devices=("GPU0",))
+    assert placed(with_head, "auto", "auto", {"GPU0": 1 << 40}).draft == plan  # such heads stay on the CPU
+
+
+def test_a_peagle_head_is_copied_without_its_embeddings(tmp_path: Path) -> None:
+    head = check_draft_file(write_peagle(tmp_path / "head.gguf"))
+    plan = Plan(head, n_ctx=1024).as_head(192)
+    found = estimate(plan)
+    assert found.weights == head.weights_bytes - head.tensors["token_embd.weight"].size_bytes and not found.mapped
+    assert found.kv == 1024 * 2 * 2 * 2 * 16 * 2  # two layers, keys and values, two heads of 16 numbers, F16
     with_head = Plan(DEMO, n_ctx=1024, draft=plan, devices=("GPU0",))
     assert placed(with_head, "auto", "auto", {"GPU0": 1 << 40}).draft == plan  # such heads stay on the CPU
 

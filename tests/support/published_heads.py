@@ -70,6 +70,28 @@ def eagle3(ids: list[int], seed: int = 0, *, prefix: str = "midlayer.") -> Tenso
     return tensors | {"d2t": np.array(ids, np.int64) - np.arange(len(ids))}
 
 
+def eagle31(ids: list[int], seed: int = 0) -> Tensors:
+    """The same with a norm for each of the three layers that it reads."""
+    random = np.random.default_rng([seed, 2])
+    return eagle3(ids, seed) | {f"fc_norm.{number}.weight": drawn(random, (WIDTH,)) for number in range(3)}
+
+
+def peagle(ids: list[int], n_vocab: int, *, n_layers: int = 3, seed: int = 0, has_more: bool = False) -> Tensors:
+    """A P-EAGLE head of several layers with embeddings of its own; `has_more` adds the norms and biases that attention
+    may have, and the unused norms of vLLM."""
+    random = np.random.default_rng([seed, 3])
+    tensors = eagle3(ids, seed, prefix="layers.0.")
+    for number in range(n_layers):
+        prefix, n_inputs = f"layers.{number}.", WIDTH if number else 2 * WIDTH
+        tensors |= layer(prefix, n_inputs, seed + number, qk_norm=has_more)
+        if has_more:
+            tensors[f"{prefix}hidden_norm.weight"] = drawn(random, (WIDTH,))
+            biased = [f"{prefix}self_attn.{part}_proj" for part in "qkvo"] + [f"{prefix}mlp.gate_proj"]
+            tensors |= {f"{name}.bias": drawn(random, tensors[f"{name}.weight"].shape[:1]) - 1 for name in biased}
+    tensors["mask_hidden"] = random.standard_normal((1, 1, 3 * WIDTH)).astype(np.float32)
+    return tensors | {"embed_tokens.weight": random.standard_normal((n_vocab, WIDTH)).astype(np.float32)}
+
+
 def write_head(folder: Path, settings: Mapping[str, Any], tensors: Tensors, *, bf16: bool = False) -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "config.json").write_text(json.dumps(settings))
@@ -77,43 +99,90 @@ def write_head(folder: Path, settings: Mapping[str, Any], tensors: Tensors, *, b
     return folder
 
 
-def eagle3_logits(
-    settings: Mapping[str, Any], tensors: Tensors, embeddings: NDArray[Any], features: NDArray[Any]
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Run an EAGLE-3 head as its authors define it, on embeddings [n, D] and a target's features [n, 3 D] at the
-    positions 0, 1, ...; returns the logits [n, V'] and the next features [n, D]."""
-    weights = {name.replace("midlayer.", ""): values.astype(np.float64) for name, values in tensors.items()}
+class Reference:
+    """An EAGLE-3, EAGLE-3.1 or P-EAGLE head as its authors define it."""
 
-    def norm(x: NDArray[Any], name: str) -> NDArray[Any]:
-        scale = weights[f"{name}.weight"] / np.sqrt((x**2).mean(-1, keepdims=True) + settings["rms_norm_eps"])
+    def __init__(self, settings: Mapping[str, Any], tensors: Tensors) -> None:
+        self._settings, self._n_layers = settings, int(settings.get("num_hidden_layers", 1))
+        self._weights = {
+            name.replace("midlayer.", "layers.0."): values.astype(np.float64) for name, values in tensors.items()
+        }
+
+    def states(self, features: NDArray[Any]) -> NDArray[Any]:
+        """The states [n, D] of a target's features [n, 3 D]."""
+        if "fc_norm.0.weight" in self._weights:
+            parts = np.split(features, 3, axis=-1)
+            features = np.concatenate([self._norm(part, f"fc_norm.{i}") for i, part in enumerate(parts)], -1)
+        if "input_norm.weight" in self._weights:
+            features = self._norm(features, "input_norm")
+        states: NDArray[Any] = features @ self._weights["fc.weight"].T
+        return states
+
+    def masked(self) -> NDArray[Any]:
+        """The state [D] of a place whose token is not known yet."""
+        state: NDArray[Any] = self.states(self._weights["mask_hidden"].reshape(1, -1))[0]
+        return state
+
+    def run(self, embeddings: NDArray[Any], states: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Run the head on embeddings and states [n, D] at the positions 0, 1, ...; returns the logits [n, V'] and the
+        states [n, D] with which the next tokens are decoded."""
+        normed = self._norm(states, "layers.0.hidden_norm")
+        hidden = normed if self._settings.get("norm_before_residual") else states
+        x = np.concatenate([self._norm(embeddings, "layers.0.input_layernorm"), normed], -1)
+        for number in range(self._n_layers):
+            name = f"layers.{number}"
+            if number:
+                x = self._norm(hidden, f"{name}.input_layernorm")
+            hidden = hidden + self._attention(x, f"{name}.self_attn")
+            inner = self._norm(hidden, f"{name}.post_attention_layernorm")
+            gate = self._product(inner, f"{name}.mlp.gate_proj")
+            inner = gate / (1 + np.exp(-gate)) * self._product(inner, f"{name}.mlp.up_proj")
+            hidden = hidden + self._product(inner, f"{name}.mlp.down_proj")
+        output = self._norm(hidden, "norm")
+        return output @ self._weights["lm_head.weight"].T, output if self._settings.get("norm_output") else hidden
+
+    def _norm(self, x: NDArray[Any], name: str) -> NDArray[Any]:
+        scale = self._weights[f"{name}.weight"] / np.sqrt(
+            (x**2).mean(-1, keepdims=True) + self._settings["rms_norm_eps"]
+        )
         normed: NDArray[Any] = x * scale
         return normed
 
-    def rotated(x: NDArray[Any]) -> NDArray[Any]:  # [n, heads, size], by halves
-        size = x.shape[-1]
-        frequencies = settings["rope_theta"] ** -(np.arange(0, size, 2) / size)
+    def _product(self, x: NDArray[Any], name: str) -> NDArray[Any]:
+        product: NDArray[Any] = x @ self._weights[f"{name}.weight"].T + self._weights.get(f"{name}.bias", 0)
+        return product
+
+    def _attention(self, x: NDArray[Any], name: str) -> NDArray[Any]:
+        n, size = len(x), WIDTH // HEADS
+        q, k, v = (self._product(x, f"{name}.{part}_proj").reshape(n, -1, size) for part in "qkv")
+        if f"{name}.q_norm.weight" in self._weights:
+            q, k = self._norm(q, f"{name}.q_norm"), self._norm(k, f"{name}.k_norm")
+        q, k = self._rotated(q), self._rotated(k)
+        k, v = (np.repeat(each, HEADS // KV_HEADS, axis=1) for each in (k, v))
+        scores = np.einsum("ihd,jhd->hij", q, k) / size**0.5 + np.triu(np.full((n, n), -np.inf), 1)
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        return self._product(np.einsum("hij,jhd->ihd", shares, v).reshape(n, -1), f"{name}.o_proj")
+
+    def _rotated(self, x: NDArray[Any]) -> NDArray[Any]:  # [n, heads, size], by halves
+        size, frequencies, scale = x.shape[-1], *self._frequencies(x.shape[-1])
         angles = (np.arange(len(x))[:, None] * frequencies)[:, None, :]
         first, second = x[..., : size // 2], x[..., size // 2 :]
-        cos, sin = np.cos(angles), np.sin(angles)
+        cos, sin = np.cos(angles) * scale, np.sin(angles) * scale
         return np.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
-    n, size = len(embeddings), WIDTH // HEADS
-    if "input_norm.weight" in weights:
-        features = norm(features, "input_norm")
-    state = features @ weights["fc.weight"].T
-    normed = norm(state, "hidden_norm")
-    residual = normed if settings.get("norm_before_residual") else state
-    x = np.concatenate([norm(embeddings, "input_layernorm"), normed], -1)
-    q, k, v = ((x @ weights[f"self_attn.{part}_proj.weight"].T).reshape(n, -1, size) for part in "qkv")
-    q, k = rotated(q), rotated(k)
-    k, v = (np.repeat(each, HEADS // KV_HEADS, axis=1) for each in (k, v))
-    scores = np.einsum("ihd,jhd->hij", q, k) / size**0.5 + np.triu(np.full((n, n), -np.inf), 1)
-    shares = np.exp(scores - scores.max(-1, keepdims=True))
-    shares /= shares.sum(-1, keepdims=True)
-    attended = np.einsum("hij,jhd->ihd", shares, v).reshape(n, -1)
-    hidden = residual + attended @ weights["self_attn.o_proj.weight"].T
-    inner = norm(hidden, "post_attention_layernorm")
-    gate = inner @ weights["mlp.gate_proj.weight"].T
-    inner = gate / (1 + np.exp(-gate)) * (inner @ weights["mlp.up_proj.weight"].T)
-    hidden = hidden + inner @ weights["mlp.down_proj.weight"].T
-    return norm(hidden, "norm") @ weights["lm_head.weight"].T, hidden
+    def _frequencies(self, size: int) -> tuple[NDArray[Any], float]:
+        """The rotary frequencies, and the factor of queries and keys, as transformers scales them."""
+        base, scaling = self._settings["rope_theta"], self._settings.get("rope_scaling") or {}
+        frequencies: NDArray[Any] = base ** -(np.arange(0, size, 2) / size)
+        if not scaling:
+            return frequencies, 1.0
+        factor = scaling["factor"]
+        if scaling["rope_type"] == "linear":
+            return frequencies / factor, 1.0
+        assert scaling["rope_type"] == "yarn"
+        trained = scaling["original_max_position_embeddings"]
+        low, high = (size * np.log(trained / (turns * 2 * np.pi)) / (2 * np.log(base)) for turns in (32, 1))
+        low, high = max(np.floor(low), 0), min(np.ceil(high), size - 1)
+        kept = 1 - np.clip((np.arange(size // 2) - low) / max(high - low, 0.001), 0, 1)
+        return frequencies * kept + frequencies / factor * (1 - kept), 1 + 0.1 * np.log(factor)

@@ -158,6 +158,60 @@ def write_block_drafter(
     return write_file(path, replaced(entries, metadata), replaced(weights, tensors))
 
 
+def write_peagle(
+    path: Path,
+    *,
+    seed: int = 0,
+    block: int = 6,
+    n_layers: int = 2,
+    layers: tuple[int, ...] = (1, 2, 3),
+    draft_tokens: list[int] | None = None,
+    metadata: Mapping[str, Value | None] | None = None,
+    tensors: Mapping[str, Weights | None] | None = None,
+) -> Path:
+    """A random P-EAGLE head of width 64 for a `llama` of `tiny_gguf` with four layers, which drafts `block` tokens in a
+    pass. `draft_tokens` are the ids that it can draft, all without."""
+    width, size, random = 64, 16, np.random.default_rng(seed)
+    n_vocab = len(model_metadata("llama")["tokenizer.ggml.tokens"])  # type: ignore[arg-type]
+    ids = [*range(n_vocab)] if draft_tokens is None else draft_tokens
+    own: dict[str, Value] = {
+        "context_length": 2048,
+        "embedding_length": width,
+        "block_count": n_layers,
+        "feed_forward_length": 128,
+        "attention.head_count": 4,
+        "attention.head_count_kv": 2,
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": size,
+        "rope.freq_base": 10000.0,
+        "vocab_size": n_vocab,
+        "target_layers": list(layers),
+        "target_hidden_size": width,
+        "block_size": block,
+    }
+    entries: dict[str, Value] = {"general.architecture": "edgespec-peagle", "general.name": "tiny peagle"}
+    entries |= {f"edgespec-peagle.{key}": value for key, value in own.items()}
+    entries |= {"tokenizer.ggml.model": "no_vocab", "tokenizer.ggml.mask_token_id": n_vocab - 3}
+    shapes: dict[str, tuple[int, ...]] = {"token_embd": (n_vocab, width), "output": (len(ids), width)}
+    shapes["fc"] = (width, len(layers) * width)
+    vectors = {"output_norm": width, "blk.0.attn_norm_2": width, "mask_state": width}
+    for number in range(n_layers):
+        at, n_inputs = f"blk.{number}", width if number else 2 * width
+        shapes |= {f"{at}.attn_{name}": (n * size, n_inputs) for name, n in (("q", 4), ("k", 2), ("v", 2))}
+        shapes |= {f"{at}.attn_output": (width, 4 * size), f"{at}.ffn_gate": (128, width), f"{at}.ffn_up": (128, width)}
+        shapes[f"{at}.ffn_down"] = (width, 128)
+        vectors |= {f"{at}.attn_norm": width, f"{at}.ffn_norm": width}
+    weights: dict[str, Weights] = {
+        f"{name}.weight": (random.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32)
+        for name, shape in shapes.items()
+    }
+    weights |= {f"{name}.weight": np.ones(n, np.float32) for name, n in vectors.items()}
+    weights["d2t"] = np.array(ids, np.int64)
+    return write_file(path, replaced(entries, metadata), replaced(weights, tensors))
+
+
 def write_hydra(path: Path, **settings: Any) -> Path:
     """A Hydra head, as `write_networks` does."""
     return write_networks(path, "hydra", **settings)
