@@ -14,40 +14,41 @@ from loaded import loaded_after
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PLAIN = "cancel closable errors events settings validation"
-ROOMS = {  # and what each may import: docs/design.md draws it
+PLAIN = "cancel closable errors events settings validation"  # data and small tools, which all rooms may use
+ROOMS = {  # in the order of their floors, and what each imports besides: docs/design.md draws it
+    "errors": "",
     "cancel": "",
     "closable": "",
-    "errors": "",
-    "events": "core errors",
-    "settings": "core drafters errors",
-    "validation": "core errors settings",
-    "text": "errors",
-    "files": "errors text",
+    "text": "",
+    "files": "text",
     "core": "",
-    "gguf_file": "errors files",
-    "llama": f"{PLAIN} core gguf_file files text",
     "drafters": "core",
-    "datastore": f"{PLAIN} core gguf_file llama files text",
-    "documents": f"{PLAIN} llama text",
-    "engine": f"{PLAIN} core llama drafters files text",
-    "models": f"{PLAIN} core gguf_file llama drafters files text",
-    "dialects": f"{PLAIN} core gguf_file llama files text",
-    "tools": f"{PLAIN} core gguf_file llama dialects files text",
-    "batch": f"{PLAIN} documents core gguf_file llama models files text",
-    "runtime": f"{PLAIN} core gguf_file llama drafters datastore engine models batch dialects files text",
-    "edgespec": f"{PLAIN} core runtime",
-    "history": f"{PLAIN} files text",
-    "bench": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec files text",
-    "remote": f"{PLAIN} core runtime files text",
-    "cluster": f"{PLAIN} core gguf_file llama models runtime batch remote text",
-    "serve": f"{PLAIN} documents core gguf_file models runtime edgespec batch dialects tools files text",
-    "training": f"{PLAIN} core gguf_file llama datastore runtime history bench files text",
-    "chat": f"{PLAIN} documents core gguf_file llama models runtime edgespec history dialects tools files text",
-    "tui": f"{PLAIN} documents core drafters gguf_file models runtime edgespec history chat tools files text",
-    "cli": f"{PLAIN} core gguf_file llama drafters datastore engine models runtime edgespec history bench batch"
-    " serve remote cluster dialects tools"
-    " training chat tui files documents text",
+    "events": "core",
+    "settings": "core drafters",
+    "validation": "core",
+    "processes": "",
+    "gguf_file": "files",
+    "documents": "processes text",
+    "llama": "core files gguf_file processes text",
+    "datastore": "core files gguf_file llama text",
+    "dialects": "llama text",
+    "tools": "dialects files gguf_file processes text",
+    "engine": "core drafters files llama",
+    "models": "core drafters files gguf_file llama text",
+    "requests": "core documents files text",
+    "batch": "core files requests text",
+    "runtime": "batch core datastore dialects drafters engine files gguf_file llama models text",
+    "edgespec": "core runtime",
+    "history": "files text",
+    "bench": "core drafters edgespec files gguf_file llama models runtime text",
+    "training": "bench core datastore files gguf_file llama runtime text",
+    "remote": "core files runtime text",
+    "cluster": "gguf_file llama models remote runtime",
+    "serve": "core dialects edgespec files gguf_file models requests runtime text",
+    "chat": "core dialects documents files gguf_file history llama models processes runtime text tools",
+    "tui": "chat core documents drafters files gguf_file history models text tools",
+    "cli": "batch bench chat cluster core datastore dialects documents drafters edgespec engine files gguf_file history"
+    " llama models remote requests runtime serve text tools training tui",
 }
 HEAVY = {
     "torch",
@@ -146,10 +147,18 @@ def in_package(*packages: str) -> list[str]:
 
 
 @pytest.mark.parametrize("room", sorted({room_of(name) for name in SOURCES}))
-def test_a_room_imports_only_from_those_below_it(room: str) -> None:
-    allowed = {room, *ROOMS[room].split()}
-    stray = {(name, above) for name, above in arrows_from(room) if above not in allowed}
+def test_a_room_imports_what_it_may_and_may_no_more(room: str) -> None:
+    allowed, plain = {*ROOMS[room].split()}, {room, *PLAIN.split()}
+    stray = {(name, above) for name, above in arrows_from(room) if above not in allowed | plain}
     assert stray == set()
+    assert allowed - {above for _, above in arrows_from(room)} == set()  # which nobody uses
+
+
+def test_a_room_is_on_the_floor_above_those_that_it_imports() -> None:
+    order = {room: floor for floor, room in enumerate(ROOMS)}
+    assert [
+        (room, each) for room, others in ROOMS.items() for each in others.split() if order[each] > order[room]
+    ] == []
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -12,7 +12,7 @@ from edgespec.settings import Request
 
 if TYPE_CHECKING:
     from edgespec.batch.job import Engine
-    from edgespec.batch.openai import TokenBytes
+    from edgespec.requests.openai import TokenBytes
 
 
 def answer_rows(
@@ -37,12 +37,12 @@ def answer_rows(
     prompts are sent as user messages. `model` is the name in results. `token_bytes` returns the bytes of a token id.
     Raises UsageError for invalid settings, and the errors of the engine.
     """
-    from edgespec.batch.bad_input import BadInputError
     from edgespec.batch.job import Job
     from edgespec.batch.reading import Defaults, RowReader
     from edgespec.batch.results import Results
-    from edgespec.batch.row_settings import checked_n, request_fields
     from edgespec.core.sampling import SamplingSettings
+    from edgespec.requests.bad_input import BadInputError
+    from edgespec.requests.row_settings import checked_n, request_fields
 
     if isinstance(rows, Mapping | str | bytes):
         raise UsageError("rows must be a list or another iterable of rows")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, BinaryIO, TypeVar
 
-from edgespec.batch.row import Id
+from edgespec.requests.row import Id
 from edgespec.text.encodings import Utf8Lines
 
 MOST_BYTES = 16_000_000  # of a line; longer lines are errors

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from edgespec.batch.results import Result, Results
-from edgespec.batch.row import BadRow, Row, Sample
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import COMPLETE, TokenEvent
+from edgespec.requests.row import BadRow, Row, Sample
 from edgespec.settings import Request
 
 MOST_WAITING = 256  # results that were not taken yet

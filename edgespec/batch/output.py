@@ -14,11 +14,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from edgespec.batch.results import id_in, is_failure, is_of_bad_line, mark_in
-from edgespec.batch.row import row_key
 from edgespec.batch.sidecar import Sidecar
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.unfinished import becoming
+from edgespec.requests.row import row_key
 from edgespec.text.strict_json import json_line
 
 OR_ANEW = "--overwrite starts over"

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.documents import with_texts
-from edgespec.batch.fields import Fields
-from edgespec.batch.images import parts_of
 from edgespec.batch.input import MOST_BYTES, Inventory, Line, Shard
-from edgespec.batch.known import MESSAGE, check
-from edgespec.batch.messages import ROLES, message_in, message_of
-from edgespec.batch.openai import from_openai, is_openai
-from edgespec.batch.row import BadRow, Form, Id, Row, mark_of, row_key
-from edgespec.batch.row_settings import checked_n, is_integer, request_fields
 from edgespec.errors import UsageError
+from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.documents import with_texts
+from edgespec.requests.fields import Fields
+from edgespec.requests.images import parts_of
+from edgespec.requests.known import MESSAGE, check
+from edgespec.requests.messages import ROLES, message_in, message_of
+from edgespec.requests.openai import from_openai, is_openai
+from edgespec.requests.row import BadRow, Form, Id, Row, mark_of, row_key
+from edgespec.requests.row_settings import checked_n, is_integer, request_fields
 from edgespec.settings import Message, Request, shown, with_system
 
 ASKED = ("messages", "prompt", "system", "add_system_prompt")

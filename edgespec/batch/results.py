@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
-from edgespec.batch import openai
 from edgespec.batch.input import LINE
-from edgespec.batch.openai import TokenBytes
-from edgespec.batch.row import BadRow, Id, Row, Sample, finite
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import TokenEvent, ended_json
+from edgespec.requests import openai
+from edgespec.requests.openai import TokenBytes
+from edgespec.requests.row import BadRow, Id, Row, Sample, finite
 from edgespec.settings import shown
 from edgespec.text.figures import clock, rate
 

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import write_whole
-from edgespec.gguf_file.adapters import parse_adapters
-from edgespec.gguf_file.chat_templates import chat_templates
-from edgespec.gguf_file.header import Header, read_header
-from edgespec.models.memory.fit import wanted_attention
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import Request
 
 VERSION = 1
-N_PROBES, PROBE_BYTES = 64, 4096  # samples of the weights, which are too large to read entirely
 _OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient", "remembered"}
 _OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "prompt_tokens", "lora"}  # have no options
 _OF_A_ROW |= {"infill", "n_indent", "t_max_predict_ms", "return_progress", "raw_marks", "must_call", "parallel_calls"}
@@ -78,55 +70,16 @@ class Sidecar:
 
 
 def texts_depend_on(
-    of_model: Mapping[str, Any], request: Request, *, chat: bool, system: str | None, n: int = 1
+    model_facts: Mapping[str, Any], request: Request, *, chat: bool, system: str | None, n: int = 1
 ) -> dict[str, Any]:
-    """Return all settings that texts depend on, except seeds, as plain data; `of_model` has those of the model."""
+    """Return all settings that texts depend on, except seeds, as plain data; `model_facts` are those of the model."""
     names = [field.name for field in fields(Request) if field.name not in _OF_A_ROW | _OF_DRAFTS]
     values = {name: getattr(request, name) for name in names}
     values = {name: value for name, value in values.items() if name not in _NEW or value != getattr(Request(), name)}
     sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
     usual = SamplingSettings()
     sampling = {name: value for name, value in sampling.items() if name not in _NEW or value != getattr(usual, name)}
-    return {**of_model, "chat": chat, "system": system or "", "n": n, **values, **sampling}
-
-
-def of_model(header: Header, load: LoadSettings) -> dict[str, Any]:
-    """Return the properties of a loaded model that texts depend on. `header` has all parts of a split target."""
-    adapters = [[_digest(read_header(adapter.path)), adapter.scale] for adapter in parse_adapters(load.lora)]
-    made: dict[str, Any] = {"lora": adapters} if adapters else {}
-    if load.chat_template is not None or load.chat_template_file is not None:
-        text = chat_templates(header, load.chat_template, load.chat_template_file).default
-        made["chat template"] = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
-    return made | {
-        "model": header.path.name,
-        "model size": header.size_bytes,
-        "model digest": _digest(header),
-        "exact": load.exact,
-        "strict": load.strict,
-        "cache_type_k": load.cache_type_k,
-        "cache_type_v": load.cache_type_v,
-        "flash_attention": wanted_attention(load, exact=load.exact or load.strict),
-    }
-
-
-def _digest(header: Header) -> str:
-    """Return a digest of the header and of samples of the weights. Raises UsageError."""
-    digest = sha256()
-    for file in header.files:
-        with told_as(UsageError, f"cannot read {header.path}"), file.open("rb") as data:
-            size_bytes = data.seek(0, os.SEEK_END)
-            data.seek(0)
-            if file == header.path:
-                digest.update(data.read(_header_bytes(header)))
-            for probe in range(N_PROBES):
-                data.seek(size_bytes * probe // N_PROBES)
-                digest.update(data.read(PROBE_BYTES))
-    return digest.hexdigest()[:32]
-
-
-def _header_bytes(header: Header) -> int:
-    offsets = [tensor.offset for tensor in header.tensors.values() if tensor.part == 0]
-    return min(offsets, default=header.size_bytes)
+    return {**model_facts, "chat": chat, "system": system or "", "n": n, **values, **sampling}
 
 
 def in_few(value: Any) -> str:

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from edgespec.batch.sidecar import of_model
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import NotFetchedError, resolve
+from edgespec.models.text_facts import text_facts
 from edgespec.remote.fleet import LostError
 from edgespec.runtime.asynchronous import AsyncAnswers
 from edgespec.runtime.worker import Worker, WorkerDiedError
@@ -91,7 +91,7 @@ class Actor:
         async def introduced() -> tuple[dict[str, Any], int]:
             worker = await self._ready()
             header = await asyncio.to_thread(lambda: check_model(resolve(self._settings.model).path))
-            return of_model(header, self._settings), int(worker.describe()["sequences"])
+            return text_facts(header, self._settings), int(worker.describe()["sequences"])
 
         return await self._told(introduced)
 

@@ -19,7 +19,7 @@ from typing import Any
 from edgespec.documents.document import MOST_TEXT_BYTES, Document, Span
 from edgespec.documents.files import read_bytes
 from edgespec.errors import UsageError
-from edgespec.llama.child import answer, limit_addresses
+from edgespec.processes.child import answer, limit_addresses
 from edgespec.text.printable import with_unix_line_ends
 
 ADDRESS_BYTES = 8 << 30

@@ -18,7 +18,7 @@ from edgespec.documents.document import MOST_TEXT_BYTES, Document, Span
 from edgespec.documents.files import first_bytes, read_bytes
 from edgespec.documents.texts import check_size, lines_of, rows_of, text_of
 from edgespec.errors import UsageError
-from edgespec.llama.child import Child, Limits, held, running
+from edgespec.processes.child import Child, Limits, held, running
 from edgespec.text.figures import size_of
 
 MOST_BYTES = {"pdf": 100 << 20, "docx": 100 << 20, "html": 16 << 20}  # of kinds that a child process reads

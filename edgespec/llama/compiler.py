@@ -23,7 +23,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama import constraint
-from edgespec.llama.child import Child, Limits, answer, held, limit_addresses, running
+from edgespec.processes.child import Child, Limits, answer, held, limit_addresses, running
 from edgespec.settings import CONSTRAINTS, Constraint
 
 if TYPE_CHECKING:

@@ -25,10 +25,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
-from edgespec.llama.child import NotWaitedForError, held
 from edgespec.llama.compiler import quick_compiler
 from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
 from edgespec.llama.model import Model
+from edgespec.processes.child import NotWaitedForError, held
 from edgespec.settings import CONSTRAINTS, Constraint, Request
 
 REMEMBERED = 64  # compiled constraints, and the same number of refused ones

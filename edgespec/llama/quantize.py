@@ -20,8 +20,8 @@ from edgespec.files.paths import free_in
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
-from edgespec.llama.child import Child, Limits, answer, running
 from edgespec.llama.library import api, default_threads, first_complaint, logger
+from edgespec.processes.child import Child, Limits, answer, running
 
 _PART = re.compile(r"\[ *(\d+)/ *(\d+)\]")
 

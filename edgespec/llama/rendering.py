@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError
-from edgespec.llama.child import Child, Limits, answer, limit_addresses, running
+from edgespec.processes.child import Child, Limits, answer, limit_addresses, running
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:

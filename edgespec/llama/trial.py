@@ -26,9 +26,9 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import pooling_of
 from edgespec.gguf_file.walk import shown
-from edgespec.llama.child import Child, Limits, answer, running
 from edgespec.llama.devices import identities
 from edgespec.llama.library import build_id
+from edgespec.processes.child import Child, Limits, answer, running
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.documents import with_texts
-from edgespec.batch.fields import Fields, content_of
-from edgespec.batch.images import parts_of
-from edgespec.batch.known import MESSAGES
-from edgespec.batch.messages import call_of, message_of
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, ToolCall
+from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.documents import with_texts
+from edgespec.requests.fields import Fields, content_of
+from edgespec.requests.images import parts_of
+from edgespec.requests.known import MESSAGES
+from edgespec.requests.messages import call_of, message_of
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of

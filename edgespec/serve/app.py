@@ -19,12 +19,12 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from edgespec.batch import known
-from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.documents import has_documents
-from edgespec.batch.fields import Fields, object_of
-from edgespec.batch.known import Known
 from edgespec.core.stats import Stats
+from edgespec.requests import known
+from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.documents import has_documents
+from edgespec.requests.fields import Fields, object_of
+from edgespec.requests.known import Known
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_call, message_call

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from edgespec.batch.bad_input import UnsupportedError, wrong
-from edgespec.batch.fields import Fields
-from edgespec.batch.known import COMPLETION
-from edgespec.batch.openai import token_logprob
 from edgespec.events import TokenEvent
+from edgespec.requests.bad_input import UnsupportedError, wrong
+from edgespec.requests.fields import Fields
+from edgespec.requests.known import COMPLETION
+from edgespec.requests.openai import token_logprob
 from edgespec.serve.chat import Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
 from edgespec.serve.infill import infill_prompt

@@ -12,11 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields, content_of
-from edgespec.batch.known import Known
-from edgespec.batch.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.core.stats import Stats
+from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.fields import Fields, content_of
+from edgespec.requests.known import Known
+from edgespec.requests.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.serve.chat import line
 from edgespec.serve.errors import Names, unavailable
 from edgespec.serve.prompts import prompt_of, several

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.batch.known import ALIASES
 from edgespec.errors import EdgespecError, ImageError, PromptTooLongError, UsageError
+from edgespec.requests.bad_input import BadInputError, UnsupportedError
+from edgespec.requests.known import ALIASES
 from edgespec.settings import shown
 
 log = logging.getLogger(__name__)

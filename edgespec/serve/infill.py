@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.fields import Fields
-from edgespec.batch.known import INFILL
+from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.fields import Fields
+from edgespec.requests.known import INFILL
 from edgespec.runtime.prompts import LONGEST_TOKEN
 from edgespec.serve.prompts import around_gap
 from edgespec.serve.served import Served

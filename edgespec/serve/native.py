@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from edgespec import __version__
-from edgespec.batch import sidecar
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields
-from edgespec.batch.known import APPLY_TEMPLATE
 from edgespec.dialects.about import calls_of, reasoning_of
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.model_check import check_model
+from edgespec.models.text_facts import text_facts
+from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.fields import Fields
+from edgespec.requests.known import APPLY_TEMPLATE
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import Call
 from edgespec.serve.openai import chat_call, text_call
@@ -186,7 +186,7 @@ async def slots(place: Place) -> list[dict[str, Any]]:
 @cache
 def _texts_depend_on(path: str, settings: LoadSettings) -> dict[str, Any]:
     """Return what texts of this model depend on, as the file next to a batch's output has it."""
-    return sidecar.of_model(check_model(Path(path), embeds=True), settings)
+    return text_facts(check_model(Path(path), embeds=True), settings)
 
 
 def _piece(data: bytes) -> Any:

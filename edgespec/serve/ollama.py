@@ -9,12 +9,12 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from edgespec.batch.bad_input import UnsupportedError, wrong
-from edgespec.batch.fields import Fields
-from edgespec.batch.images import image_of
-from edgespec.batch.known import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
-from edgespec.batch.openai import token_logprob
 from edgespec.dialects.calls import AnyCall
+from edgespec.requests.bad_input import UnsupportedError, wrong
+from edgespec.requests.fields import Fields
+from edgespec.requests.images import image_of
+from edgespec.requests.known import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
+from edgespec.requests.openai import token_logprob
 from edgespec.serve.chat import Call, Piece, Writer, line
 from edgespec.serve.errors import Names, ollama_body
 from edgespec.serve.openai import chat_of, text_of

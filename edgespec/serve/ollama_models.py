@@ -9,7 +9,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from edgespec.batch.row import finite
 from edgespec.dialects.about import knows_tools, reasons
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.chat_templates import ChatTemplates, chat_templates
@@ -22,6 +21,7 @@ from edgespec.models.names.elsewhere import bare
 from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.names.projectors import projector_of
 from edgespec.models.names.spec import resolve
+from edgespec.requests.row import finite
 from edgespec.serve.pool import Place
 from edgespec.settings import Request
 from edgespec.text.figures import count_of, iso

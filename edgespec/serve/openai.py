@@ -10,14 +10,14 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from edgespec import __version__
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import LONGEST, Fields
-from edgespec.batch.known import CHAT, TEXT, Known
-from edgespec.batch.messages import chat_messages, check_count
-from edgespec.batch.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.core.stats import Stats
 from edgespec.dialects.calls import AnyCall, CallPiece
 from edgespec.events import TokenEvent
+from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.fields import LONGEST, Fields
+from edgespec.requests.known import CHAT, TEXT, Known
+from edgespec.requests.messages import chat_messages, check_count
+from edgespec.requests.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from edgespec.batch.bad_input import UnsupportedError, wrong
-from edgespec.batch.fields import Fields
-from edgespec.batch.row_settings import is_integer
+from edgespec.requests.bad_input import UnsupportedError, wrong
+from edgespec.requests.fields import Fields
+from edgespec.requests.row_settings import is_integer
 from edgespec.serve.served import Served
 
 FORMS = "a text, or a list of token ids and texts"

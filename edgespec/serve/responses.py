@@ -8,13 +8,13 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.documents import with_texts
-from edgespec.batch.fields import Fields, content_of
-from edgespec.batch.images import parts_of
-from edgespec.batch.known import RESPONSES
-from edgespec.batch.messages import call_of, message_of, role_in
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall
+from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.documents import with_texts
+from edgespec.requests.fields import Fields, content_of
+from edgespec.requests.images import parts_of
+from edgespec.requests.known import RESPONSES
+from edgespec.requests.messages import call_of, message_of, role_in
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.openai import chat_of

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError
-from edgespec.batch.openai import TokenBytes, token_text
-from edgespec.batch.row import finite
 from edgespec.events import TokenEvent
+from edgespec.requests.bad_input import BadInputError
+from edgespec.requests.openai import TokenBytes, token_text
+from edgespec.requests.row import finite
 from edgespec.runtime.prompts import Prompts
 from edgespec.settings import Request
 

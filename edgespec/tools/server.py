@@ -19,7 +19,7 @@ import psutil
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import UsageError
-from edgespec.llama.child import Limits, Meter, running
+from edgespec.processes.child import Limits, Meter, running
 from edgespec.text.printable import one_line
 from edgespec.tools.config import ServerConfig
 

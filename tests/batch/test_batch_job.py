@@ -16,10 +16,10 @@ from edgespec.batch import answer_rows
 from edgespec.batch.job import MOST_WAITING, Job
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results
-from edgespec.batch.row import BadRow, Row
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
+from edgespec.requests.row import BadRow, Row
 from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import Request
 

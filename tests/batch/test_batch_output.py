@@ -14,11 +14,12 @@ import pytest
 from tiny_gguf import write_model, write_split
 
 from edgespec.batch.output import OutputFile, encoded
-from edgespec.batch.row import row_key
-from edgespec.batch.sidecar import Sidecar, of_model, texts_depend_on
+from edgespec.batch.sidecar import Sidecar, texts_depend_on
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.gguf_file.model_check import check_model
+from edgespec.models.text_facts import text_facts
+from edgespec.requests.row import row_key
 from edgespec.settings import LoadSettings, Request
 
 SETTINGS: dict[str, Any] = {"model": "a.gguf", "temperature": 0.8, "stop": ("x",)}
@@ -218,7 +219,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def made_with(model: Path, load: LoadSettings | None = None, request: Request | None = None, **given: Any) -> Any:
     given = {"chat": False, "system": None} | given
-    return texts_depend_on(of_model(check_model(model), load or LoadSettings("x")), request or Request(), **given)
+    return texts_depend_on(text_facts(check_model(model), load or LoadSettings("x")), request or Request(), **given)
 
 
 def names_of_changes(model: Path, **given: Any) -> list[str]:

@@ -16,9 +16,9 @@ import pytest
 
 from edgespec.batch.input import MOST_AHEAD, MOST_BYTES, Line, count_lines, read_ahead, read_lines
 from edgespec.batch.reading import Defaults, RowReader
-from edgespec.batch.row import BadRow, Row, row_key
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
+from edgespec.requests.row import BadRow, Row, row_key
 from edgespec.settings import Message, Request
 
 Item = TypeVar("Item")

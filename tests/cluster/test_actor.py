@@ -9,12 +9,12 @@ import psutil
 import pytest
 from endless import CTX_SIZE, ENDLESS
 
-from edgespec.batch.sidecar import of_model
 from edgespec.cluster.actor import Actor, Survey, survey
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
+from edgespec.models.text_facts import text_facts
 from edgespec.remote.fleet import LostError
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Request
@@ -36,7 +36,7 @@ def test_answers_are_those_of_a_worker_and_survive_its_death() -> None:
         actor, before = Actor(DEMO), set(psutil.Process().children())
         try:
             depend_on, n_slots = (await actor.introduce()).result()
-            assert (depend_on, n_slots) == (of_model(check_model(resolve("demo").path), DEMO), 2)
+            assert (depend_on, n_slots) == (text_facts(check_model(resolve("demo").path), DEMO), 2)
             told = await asyncio.gather(*map(actor.answer, ASKED))
             assert [plain(each.result()) for each in told] == wanted
             with pytest.raises(UsageError):

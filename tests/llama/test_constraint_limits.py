@@ -18,9 +18,9 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
 from edgespec.llama import compiler as compiler_module
 from edgespec.llama import grammar
-from edgespec.llama.child import NotWaitedForError
 from edgespec.llama.compiler import Compiler, quick_compiler, settled
 from edgespec.llama.grammar import Grammars
+from edgespec.processes.child import NotWaitedForError
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Constraint, Request
 

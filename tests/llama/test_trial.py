@@ -14,10 +14,11 @@ from tiny_gguf import Value, write_model
 
 from edgespec.errors import GenerationError, ModelFileError, ModelNotFoundError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
-from edgespec.llama import child, trial
-from edgespec.llama.child import Limits, Meter
+from edgespec.llama import trial
 from edgespec.llama.trial import KNOWN_GOOD, extra_buffers_work, self_check
 from edgespec.models.names.spec import resolve
+from edgespec.processes import child
+from edgespec.processes.child import Limits, Meter
 
 # A child that answers each question with `reply` after its own lines. It notes the files, and can crash and report.
 CHILD = """

@@ -13,7 +13,6 @@ from serving import serving
 from stand_in import StandIn, stand_in
 
 from edgespec.batch.job import Job
-from edgespec.batch.openai import TokenBytes
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results
 from edgespec.cancel import CancelFlag
@@ -21,6 +20,7 @@ from edgespec.errors import UsageError
 from edgespec.remote import fleet as module
 from edgespec.remote.engine import RemoteEngine, token_bytes
 from edgespec.remote.fleet import Fleet, LostError
+from edgespec.requests.openai import TokenBytes
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings, Request
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import edgespec
-from edgespec.batch.messages import chat_messages
 from edgespec.errors import UsageError
 from edgespec.llama.template import ChatTemplate
+from edgespec.requests.messages import chat_messages
 from edgespec.runtime.adapting import one_call_each
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import Runtime

@@ -9,7 +9,7 @@ import pytest
 from made_documents import docx, paragraph, pdf
 from serving import Serving
 
-from edgespec.batch import documents
+from edgespec.requests import documents
 
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from serving import Serving
 
-from edgespec.batch.bad_input import BadInputError
 from edgespec.errors import GenerationError, PromptTooLongError
+from edgespec.requests.bad_input import BadInputError
 from edgespec.serve import app, native
 from edgespec.serve.errors import ApiError, anthropic_body, error_for, sent_as
 from edgespec.serve.openai import ChatObject

@@ -13,8 +13,9 @@ import pytest
 from serving import Serving
 from tiny_projector import picture
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.batch.known import (
+from edgespec.gguf_file.chat_templates import ChatTemplates
+from edgespec.requests.bad_input import BadInputError, UnsupportedError
+from edgespec.requests.known import (
     APPLY_TEMPLATE,
     CHAT,
     COMPLETION,
@@ -31,8 +32,7 @@ from edgespec.batch.known import (
     Known,
     check,
 )
-from edgespec.batch.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
-from edgespec.gguf_file.chat_templates import ChatTemplates
+from edgespec.requests.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.completion import completion_call, infill_call

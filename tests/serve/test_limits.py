@@ -15,10 +15,10 @@ import psutil
 import pytest
 from serving import Serving, serving
 
-from edgespec.batch.bad_input import BadInputError
-from edgespec.batch.fields import Fields
-from edgespec.batch.messages import chat_messages
 from edgespec.cancel import CancelFlag
+from edgespec.requests.bad_input import BadInputError
+from edgespec.requests.fields import Fields
+from edgespec.requests.messages import chat_messages
 from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.stream import Stream
 from edgespec.runtime.worker import Worker

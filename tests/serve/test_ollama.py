@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from serving import Serving
 
-from edgespec.batch.bad_input import BadInputError
 from edgespec.core.stats import Stats
 from edgespec.dialects.calls import ToolCall
+from edgespec.requests.bad_input import BadInputError
 from edgespec.serve.chat import Call, End, Piece
 from edgespec.serve.ollama import OllamaChatObject, ollama_chat, unloads
 from edgespec.settings import Request

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from serving import Serving, posted
 
-from edgespec.batch.fields import Fields
 from edgespec.dialects.calls import Format, ToolCall, ToolParser
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import FORCED, LLAMA, MISTRAL, TAGS
+from edgespec.requests.fields import Fields
 from edgespec.serve.tools.given import take_arguments
 
 CHAT = "/v1/chat/completions"

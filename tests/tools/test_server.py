@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from edgespec.cancel import CancelFlag
-from edgespec.llama.child import Limits
+from edgespec.processes.child import Limits
 from edgespec.tools import server as server_module
 from edgespec.tools.config import ServerConfig
 from edgespec.tools.server import Reply, Server

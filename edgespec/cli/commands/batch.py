@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from edgespec.batch.job import Job
-from edgespec.batch.openai import TokenBytes
 from edgespec.batch.output import OutputFile
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Meter, Result, Results
-from edgespec.batch.row import BadRow, Row
-from edgespec.batch.sidecar import of_model, texts_depend_on
+from edgespec.batch.sidecar import texts_depend_on
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import advanced, flag, option
@@ -45,6 +43,9 @@ from edgespec.events import TokenEvent
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
+from edgespec.models.text_facts import text_facts
+from edgespec.requests.openai import TokenBytes
+from edgespec.requests.row import BadRow, Row
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES, Request
 from edgespec.validation import check_load_settings, check_rule
@@ -197,7 +198,7 @@ def _here(call: Call) -> Iterator[_Model]:
     found = resolve(settings.model)
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
     has_template = bool(chat_templates(header, settings.chat_template, settings.chat_template_file).default)
-    depend_on = of_model(header, settings)
+    depend_on = text_facts(header, settings)
     open_model: Callable[[CancelFlag], OpenModel] = partial(ReopenedModel, settings, asked, output)
     if values["over"]:
         open_model = partial(open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download)

@@ -204,7 +204,7 @@ def _front(call: Call, session: Session, *, shows_screen: bool) -> int:
     if shows_screen:
         _show_screen(call, session)
         return 0
-    from edgespec.cli.terminal.repl import Repl
+    from edgespec.cli.plain_chat import Repl
 
     if values["tui"] is None and [*map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr))] == [True, True, False]:
         call.output.say("The chat is shown in plain lines: the full screen is drawn on stderr, which is no terminal.")

@@ -15,13 +15,13 @@ from edgespec.batch.input import Line, Shard, count_lines, read_ahead, read_line
 from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import id_on
-from edgespec.batch.row import BadRow, Row
 from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import flag, option
 from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError, told_as
+from edgespec.requests.row import BadRow, Row
 
 STDIO = "-"
 END_OF_FILE = "Ctrl-Z and Enter" if os.name == "nt" else "Ctrl-D"

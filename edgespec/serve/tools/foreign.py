@@ -9,9 +9,9 @@ import json
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from edgespec.batch.bad_input import wrong
-from edgespec.batch.fields import Fields
 from edgespec.dialects.calls import AnyCall, CallPiece
+from edgespec.requests.bad_input import wrong
+from edgespec.requests.fields import Fields
 
 Tool = dict[str, Any]
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields
-from edgespec.batch.known import MOST_NOTES
 from edgespec.dialects.calls import NAME
 from edgespec.dialects.dialect import Dialect
+from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.fields import Fields
+from edgespec.requests.known import MOST_NOTES
 from edgespec.runtime.prompts import SWITCH
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.documents import with_texts
-from edgespec.batch.fields import Fields, content_of
-from edgespec.batch.images import parts_of
+from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.documents import with_texts
+from edgespec.requests.fields import Fields, content_of
+from edgespec.requests.images import parts_of
 from edgespec.settings import Image, Message
 from edgespec.text.strict_json import parsed
 from edgespec.text.thinking import CLOSE, OPEN

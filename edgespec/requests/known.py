@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.batch.row_settings import SETTINGS
-from edgespec.batch.samplers import ORDERS
+from edgespec.requests.bad_input import BadInputError, UnsupportedError
+from edgespec.requests.row_settings import SETTINGS
+from edgespec.requests.samplers import ORDERS
 from edgespec.settings import shown
 
 MOST_NOTES = 8

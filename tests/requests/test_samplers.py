@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from edgespec.batch.bad_input import BadInputError
-from edgespec.batch.samplers import CHAIN, LETTERS, ordered
 from edgespec.core.sampling import SamplingSettings
+from edgespec.requests.bad_input import BadInputError
+from edgespec.requests.samplers import CHAIN, LETTERS, ordered
 
 USUAL = SamplingSettings()
 OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0)

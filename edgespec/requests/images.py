@@ -8,9 +8,9 @@ from base64 import b64decode
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.errors import UsageError
 from edgespec.files.images import MOST_BYTES, size_of_image
+from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.settings import Image, shown
 
 MOST_IMAGES = 64  # in a message

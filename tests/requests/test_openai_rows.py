@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT, Known
-from edgespec.batch.openai import text_logprobs, token_logprob
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results, id_in, is_failure
-from edgespec.batch.row import BadRow, Row, Sample
-from edgespec.batch.samplers import CHAIN
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.requests.known import BATCH_CHAT, BATCH_TEXT, Known
+from edgespec.requests.openai import text_logprobs, token_logprob
+from edgespec.requests.row import BadRow, Row, Sample
+from edgespec.requests.samplers import CHAIN
 from edgespec.settings import Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from edgespec.batch.bad_input import UnsupportedError, wrong
 from edgespec.core.sampling import SamplingSettings
+from edgespec.requests.bad_input import UnsupportedError, wrong
 
 
 class Step(NamedTuple):

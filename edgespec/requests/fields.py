@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.images import parts_of, without_images
-from edgespec.batch.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
-from edgespec.batch.row_settings import SETTINGS, is_integer, request_fields, take_constraint
-from edgespec.batch.samplers import ORDERS
+from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.images import parts_of, without_images
+from edgespec.requests.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
+from edgespec.requests.row_settings import SETTINGS, is_integer, request_fields, take_constraint
+from edgespec.requests.samplers import ORDERS
 from edgespec.settings import Request, bias_pairs, random_seed, shown
 
 LONGEST = {"logit_bias": 2**14, "stop": 2**8, "dry_sequence_breakers": 2**6}  # entries

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from time import monotonic
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError, wrong
-from edgespec.batch.fields import Fields, content_of
 from edgespec.documents.document import Document
 from edgespec.documents.reader import kind_of, read_data
 from edgespec.errors import UsageError
+from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.fields import Fields, content_of
 from edgespec.settings import shown
 from edgespec.text.printable import one_line
 

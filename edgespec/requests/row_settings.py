@@ -10,9 +10,9 @@ from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, wrong
-from edgespec.batch.samplers import ORDERS, ordered
 from edgespec.core.sampling import SamplingSettings
+from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.samplers import ORDERS, ordered
 from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, Constraint, bias_pairs, schema_text, shown
 
 

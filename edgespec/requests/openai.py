@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Any
 
-from edgespec.batch.bad_input import BadInputError, UnsupportedError
-from edgespec.batch.fields import Fields, take_bans
-from edgespec.batch.known import BATCH_CHAT, BATCH_TEXT
-from edgespec.batch.row import Id, Row, Sample, finite
-from edgespec.batch.row_settings import take_constraint
 from edgespec.events import TokenEvent, ended_json
+from edgespec.requests.bad_input import BadInputError, UnsupportedError
+from edgespec.requests.fields import Fields, take_bans
+from edgespec.requests.known import BATCH_CHAT, BATCH_TEXT
+from edgespec.requests.row import Id, Row, Sample, finite
+from edgespec.requests.row_settings import take_constraint
 from edgespec.settings import shown
 
 INVALID, FAILED = "invalid_request_error", "server_error"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from edgespec.batch.known import OLLAMA_OPTIONS, Field, Known, harmless, only, read, refused
+from edgespec.requests.known import OLLAMA_OPTIONS, Field, Known, harmless, only, read, refused
 
 _OF_TEXTS: Known = {
     **harmless("model user priority request_id cache_salt mm_processor_kwargs"),
