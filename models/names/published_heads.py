@@ -1,4 +1,4 @@
-"""What is known of a model's draft head in a few words, and the head that is published for a model of the catalogue."""
+"""A model's draft head in a few words, and the head that is published for a model of the catalogue."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class KnownHead:
     Attributes:
         kind: The drafter that uses it, such as "eagle3", or "mtp".
         spec: The file of a head that is here, or the repository of one that is published; empty for an MTP block.
-        facts: What the catalogue says of a published head.
+        facts: The catalogue's description of a published head.
     """
 
     kind: str

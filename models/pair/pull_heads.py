@@ -11,6 +11,7 @@ from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import check_draft_file, check_head_fits
 from edgespec.gguf_file.model_check import check_model
+from edgespec.models.hub.cache import cached_files
 from edgespec.models.hub.pulling import Display, Item, announce, check_space, fetch_items
 from edgespec.models.hub.quants import quant_of
 from edgespec.models.hub.repository import Download, plan, plan_gguf_head, plan_head
@@ -26,14 +27,19 @@ TYPE = "Q8_0"  # of the weights of converted heads
 
 
 def known_head(item: Item) -> KnownHead | None:
-    """Return the head that a planned model has already: in its file, or near it. None for a model that is not here."""
-    model = _model_of(item)
-    if model is None:
-        entry = _entry_of(item)
-        has_block = entry is not None and any(head.kind == MTP for head in entry.heads)
-        return KnownHead(MTP, "in its file") if has_block else None
-    found = head_of(model)
-    return found if found is not None and found.place != "not here" else None
+    """Return the head that a planned model has already: in its file, or here. Of a model that is not here, only the
+    catalogue says what is in its file."""
+    if (model := _model_of(item)) is not None:
+        found = head_of(model)
+        return found if found is not None and found.place != "not here" else None
+    entry = _entry_of(item)
+    for head in entry.heads if entry is not None else ():
+        if head.kind == MTP:
+            return KnownHead(MTP, "in its file")
+        is_own = entry is not None and head.repository == entry.repository  # whose other files are models
+        if not is_own and (file := _file_of(head)):
+            return KnownHead(head.kind, "here", str(file))
+    return None
 
 
 def published_head(item: Item, display: Display) -> Item | None:
@@ -135,11 +141,23 @@ def _model_of(item: Item) -> LocalModel | None:
     return model if model is not None and not model.problem else None
 
 
+def _file_of(head: PublishedHead) -> Path | None:
+    """Return the GGUF file of a published head if it is here."""
+    if head.format == GGUF:
+        return next(iter(cached_files(head.repository).values()), None)
+    return place if (place := _place_of(head)).is_file() else None
+
+
+def _place_of(head: PublishedHead) -> Path:
+    """Return the place of the file that is made of a published head."""
+    return models_dir() / f"{head.repository.replace('/', '-')}-{TYPE}.gguf"
+
+
 def _converted(head: PublishedHead, folder: Path, target: Path, display: Display) -> Path:
     """Return the file that was made of a published head, in edgespec's folder of models. Raises EdgespecError."""
     from edgespec.models.pair.convert import convert_head
 
-    out = models_dir() / f"{head.repository.replace('/', '-')}-{TYPE}.gguf"
+    out = _place_of(head)
     with told_as(UsageError, f"cannot write {out}"):
         out.parent.mkdir(parents=True, exist_ok=True)
     convert_head(folder, check_model(target), out, TYPE, lambda done: display.progress("converting", done))
