@@ -14,7 +14,7 @@ from edgespec.models.names.known import entry_of
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.published_heads import KnownHead, published_for
 from edgespec.models.names.source import files_here
-from edgespec.models.pair.near import accepted_in_training, models_near, places_near
+from edgespec.models.pair.near import accepted_in_training, folders_of_models, models_near, places_near
 
 
 class KnownHeads:
@@ -25,7 +25,8 @@ class KnownHeads:
     """
 
     def __init__(self, models: Iterable[LocalModel]) -> None:
-        self._heads = [model for model in models if model.is_head and not model.problem]
+        self._heads = {model.path.absolute(): model for model in models if model.is_head and not model.problem}
+        self._of_models = folders_of_models()
         self._entries: dict[str, Entry] = {}
         with suppress(UsageError):
             self._entries = catalogue()
@@ -42,8 +43,8 @@ class KnownHeads:
     def _near(self, model: LocalModel, target: Header) -> KnownHead | None:
         if not self._heads:
             return None
-        places = places_near(model.path, self._entries)
-        near = [head for head in self._heads if places.have(head.path) and _fits(target, head)]
+        places = places_near(model.path, self._entries, self._of_models)
+        near = [head for file, head in self._heads.items() if places.have(file) and _fits(target, head)]
         best = max(near, key=accepted_in_training, default=None)
         if best is None or best.header is None:
             return None

@@ -60,19 +60,24 @@ class Places:
     flat: frozenset[Path]
     deep: frozenset[Path]
 
-    def have(self, path: Path) -> bool:
-        file = path.absolute()
+    def have(self, file: Path) -> bool:
+        """Return whether a file, by its absolute path, is in one of these folders."""
         return file.parent in self.flat or not self.deep.isdisjoint(file.parents)
 
 
-def places_near(target: Path, entries: Mapping[str, Entry]) -> Places:
-    """Return the folders near a model's file, except that of the bundled heads."""
-    in_models = (path for path in files_in(models_dir()) if path.is_dir())
+def folders_of_models() -> frozenset[Path]:
+    """Return edgespec's own folder of models and its subfolders, whose drafts are near every model."""
+    folder = models_dir()
+    return frozenset([folder, *(path for path in files_in(folder) if path.is_dir())])
+
+
+def places_near(target: Path, entries: Mapping[str, Entry], of_models: frozenset[Path]) -> Places:
+    """Return the folders near a model's file, except that of the bundled heads. `of_models` are `folders_of_models`."""
     place, entry = repository_of(target), entry_of(target, entries)
     repositories = [place[0]] if place else []
     repositories += [head.repository for head in entry.heads if head.repository] if entry else []
     return Places(
-        frozenset((target.absolute().parent, target.resolve().parent, models_dir(), *in_models)),
+        of_models | {target.absolute().parent, target.resolve().parent},
         frozenset(repository_folder(name) / "snapshots" for name in repositories),
     )
 
@@ -82,7 +87,7 @@ def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
     entries: dict[str, Entry] = {}
     with suppress(UsageError):
         entries = catalogue()
-    places = places_near(target, entries)
+    places = places_near(target, entries, folders_of_models())
     files = [path for folder in places.flat for path in files_in(folder, "*.gguf")]
     files += [path for folder in places.deep for path in folder.rglob("*.gguf")]
     files += HEADS.glob("*.gguf") if bundled else ()

@@ -33,11 +33,13 @@ def known_head(item: Item) -> KnownHead | None:
         found = head_of(model)
         return found if found is not None and found.place != "not here" else None
     entry = _entry_of(item)
-    for head in entry.heads if entry is not None else ():
+    if entry is None:
+        return None
+    for head in entry.heads:
         if head.kind == MTP:
             return KnownHead(MTP, "in its file")
-        is_own = entry is not None and head.repository == entry.repository  # whose other files are models
-        if not is_own and (file := _file_of(head)):
+        is_elsewhere = head.repository != entry.repository  # in the model's own, other files are models
+        if is_elsewhere and (file := _file_of(head)):
             return KnownHead(head.kind, "here", str(file))
     return None
 

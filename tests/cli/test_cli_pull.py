@@ -278,16 +278,20 @@ def test_the_projector_and_the_assistant_of_a_gemma_4_come_and_are_used(catalogu
         done = edgespec_with(hub, *asked, home=tmp_path, stdin=b"")
         assert done.returncode == 0, done.stderr
         assert assistant.encode() in done.stderr and b"assistant" in done.stderr
-        for flags in ([], ["--pace", "fixed:3"]):  # which does not ask whether drafting such a tiny model pays
+        only = ["--spec-type", "assistant", "--pace", "fixed:3"]  # whether or not it pays for such a tiny model
+        for flags in ([], only):
             told = json.loads(edgespec_with(hub, *asked, "--json", *flags, home=tmp_path, stdin=b"").stdout)
             assert told["draft_model"].endswith(assistant)
         assert told["by_source"]["assistant"]["accepted"] > 0
-        chat = ["chat", "--plain", "-m", "tiny", "-n", "8"]
-        said = edgespec_with(hub, *chat, home=tmp_path, stdin=b"/model\n/bye\n").stdout
-        assert b"assistant" in said and assistant.encode() in said
-        asked = ["run", "-m", spec, "-n", "20", "--temp", "0", "--stats", "hello"]
-        done = edgespec_with(hub, *asked, "-y", "--spec-type", "assistant", home=tmp_path / "third", stdin=b"")
-        assert done.returncode == 0 and [*(tmp_path / "third").rglob(assistant)]
+        (tmp_path / "other" / "cat.png").write_bytes(picture())
+        typed = b"/file cat.png\nwhat is this?\n/model\n/bye\n"
+        said = edgespec_with(hub, "chat", "--plain", "-y", "-m", spec, "-n", "8", home=tmp_path / "other", stdin=typed)
+        assert said.returncode == 0 and b"cannot see" not in said.stderr + said.stdout
+        assert assistant.encode() in said.stdout and b"recycling, assistant, draft length" in said.stdout
+        done = edgespec_with(hub, "run", "-m", spec, "-y", "-n", "4", "hello", home=tmp_path / "third", stdin=b"")
+        assert done.returncode == 0
+        for home in (tmp_path / "other", tmp_path / "third"):
+            assert {path.name for path in home.rglob("snapshots/*/*")} == {model, assistant, projector}
 
 
 # --- published draft heads --------------------------------------------------------------------------------------------
