@@ -166,7 +166,8 @@ class Here:
     def _details(self, target: str, model: LocalModel) -> str:
         context = f"context of {model.n_ctx_train:,} tokens, vocabulary of {model.n_vocab:,}"
         fit = fit_of(self.needed_bytes[target], self.room_bytes)
-        return "; ".join(filter(None, (f"{model.architecture}, {context}", fit, _shortened(model.path))))
+        head = f"draft head: {self.heads[target]}" if target in self.heads else ""
+        return "; ".join(filter(None, (f"{model.architecture}, {context}", head, fit, _shortened(model.path))))
 
     def _offer_of_head(self, model: LocalModel, head: KnownHead) -> Offer:
         """Return the option to download the published head of a model."""

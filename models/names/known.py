@@ -93,7 +93,8 @@ def entry_from(source: Source, entries: Mapping[str, Entry]) -> Entry | None:
 
 
 def _entry_called(repository: str, entries: Mapping[str, Entry]) -> Entry | None:
-    named = [entry for entry in entries.values() if entry.repository and called(entry.repository) == called(repository)]
+    name = called(repository)
+    named = [entry for entry in entries.values() if entry.repository and called(entry.repository) == name]
     of_owner = (entry for entry in named if entry.repository.lower() == repository.lower())
     return next(of_owner, next(iter(named), None))
 

@@ -62,7 +62,7 @@ class Places:
 
     def have(self, file: Path) -> bool:
         """Return whether a file, by its absolute path, is in one of these folders."""
-        return file.parent in self.flat or not self.deep.isdisjoint(file.parents)
+        return file.parent in self.flat or (bool(self.deep) and not self.deep.isdisjoint(file.parents))
 
 
 def folders_of_models() -> frozenset[Path]:

@@ -192,7 +192,8 @@ def test_a_model_is_listed_and_shown_with_its_draft_head(home: Path) -> None:
     (home / "config").mkdir()
     (home / "config" / "models.toml").write_text(
         '[tiny]\nrepository = "owner/tiny-GGUF"\n'
-        'heads = [{ kind = "eagle3", repository = "owner/head", tokens = 2.5, source = "https://page" }]'
+        'heads = [{ kind = "eagle3", repository = "owner/head", tokens = 2.5, source = "https://page" },\n'
+        '{ kind = "dflash", repository = "owner/block", speedup = 2 }]'
     )
     target = Repository(home, "owner/tiny-GGUF").keep(
         "tiny-Q4_K_M.gguf", write_model(home / "a.gguf", "llama", n_layers=4)
@@ -212,7 +213,10 @@ def test_a_model_is_listed_and_shown_with_its_draft_head(home: Path) -> None:
     shown = text_of(home, "show", "tiny")
     assert "\ndraft head       eagle3 not here: edgespec pull tiny --head\n" in shown
     published = "owner/head: EAGLE-3 head, published: 2.5 tokens a step"
-    assert published in " ".join(shown.split()) and "https://page" in shown
+    assert f"{published} (https://page) owner/block: DFlash head, published: 2 times the speed" in " ".join(
+        shown.split()
+    )
+    assert "()" not in shown
     heads = {each["model"]: each["head"] for each in objects(home, "ls")}
     assert heads["owner/tiny-GGUF:Q4_K_M"] == {"kind": "eagle3", "place": "not here", "spec": "owner/head"}
     assert heads["block.gguf" if "block.gguf" in heads else "~/block.gguf"] == {

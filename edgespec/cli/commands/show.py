@@ -193,7 +193,7 @@ def _catalogue_rows(model: str) -> Rows:
     if entry is not None and entry.package:
         yield "made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}"
     for place, head in enumerate(entry.heads if entry is not None else ()):
-        page = f" ({head.source})" if head.gain else ""
+        page = f" ({head.source})" if head.gain and head.source else ""
         yield "" if place else "published heads", f"{head.repository or 'in its file'}: {head.facts()}{page}"
     if own := own_settings(model):
         settings = (f"{name} {json_line(value)}" for name, value in own.items())
