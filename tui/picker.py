@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -16,7 +17,9 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.names.local import LocalModel, local_model
+from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import is_path
+from edgespec.models.pair.known_heads import KnownHeads
 from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import counted
@@ -168,10 +171,15 @@ class ModelPicker(Dialog[Picked]):
             if spec not in (None, NO_DRAFT):
                 with suppress(EdgespecError):
                     self.call_later(self._add, local_model(spec))
+        models = []
         for model in self._read_models():
             if worker.is_cancelled:
                 return
+            models.append(model)
             self.call_later(self._add, model)
+        heads = KnownHeads(models)
+        found = {os.path.realpath(model.path): head for model in models if (head := heads.of(model)) is not None}
+        self.call_later(self._add_heads, found)
 
     def _judge(self, key: str, target: LocalModel, header: Header, drafts: dict[str, LocalModel]) -> None:
         """Check which models can draft for a target, then which drafts the catalogue has."""
@@ -191,6 +199,10 @@ class ModelPicker(Dialog[Picked]):
 
     def _add(self, model: LocalModel) -> None:
         self._here.add(model)
+        self._redraw_soon()
+
+    def _add_heads(self, heads: dict[str, KnownHead]) -> None:
+        self._here.heads = heads
         self._redraw_soon()
 
     def _add_verdict(self, target: str, draft: str, found: Suggestion) -> None:

@@ -14,6 +14,7 @@ from textual.widgets.option_list import Option
 from edgespec.models.memory.fit import fit_of, needed_by
 from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
+from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import packaged_at
 from edgespec.models.pair.suggest import Suggestion, best, instead, place
 from edgespec.text.figures import count_of, size_of
@@ -65,6 +66,7 @@ class Here:
     judged: dict[str, dict[str, Suggestion]] = field(default_factory=dict)  #: by target, what is known of its drafts
     looked_up: set[str] = field(default_factory=set)  #: targets whose catalogue entry was read
     needed_bytes: dict[str, int] = field(default_factory=dict)  #: the memory that each model needs
+    heads: dict[str, KnownHead] = field(default_factory=dict)  #: the draft head of each model that has one
     room_bytes: int = 0  #: the memory for a model, 0 while unknown
 
     def add(self, model: LocalModel) -> None:
@@ -98,6 +100,8 @@ class Here:
         in_use = ["in use"] if model.spec == self.model else []
         if 0 < self.room_bytes < self.needed_bytes[key]:
             facts.append("too large for memory")
+        if head := self.heads.get(key):
+            facts.append(str(head))
         return two_lines(self.labels[key], (" · ".join([*in_use, *facts]), MUTED))
 
     def unknown(self, target: str) -> dict[str, LocalModel]:
@@ -123,6 +127,8 @@ class Here:
         absent = [key for key, found in others.items() if not found.is_here]
         unknown = [key for key in self.unknown(target) if key != own]
         drafts = [*([OWN_DRAFT] if own else []), *here, *unknown, NO_DRAFT, *absent]
+        head = self.heads.get(target)
+        to_fetch = [self._offer_of_head(model, head)] if head is not None and head.place == "not here" else []
         chosen = best(ranked.values())
         usual = OWN_DRAFT if own else next((key for key, found in ranked.items() if found is chosen), NO_DRAFT)
         return About(
@@ -131,7 +137,8 @@ class Here:
             offers=[
                 self._offer(target, draft, own if draft == OWN_DRAFT else draft, ranked, is_in_use=draft == in_use)
                 for draft in drafts
-            ],
+            ]
+            + to_fetch,
             preferred=in_use if in_use in drafts else usual,
         )
 
@@ -159,7 +166,15 @@ class Here:
     def _details(self, target: str, model: LocalModel) -> str:
         context = f"context of {model.n_ctx_train:,} tokens, vocabulary of {model.n_vocab:,}"
         fit = fit_of(self.needed_bytes[target], self.room_bytes)
-        return "; ".join(filter(None, (f"{model.architecture}, {context}", fit, _shortened(model.path))))
+        head = f"draft head: {self.heads[target]}" if target in self.heads else ""
+        return "; ".join(filter(None, (f"{model.architecture}, {context}", head, fit, _shortened(model.path))))
+
+    def _offer_of_head(self, model: LocalModel, head: KnownHead) -> Offer:
+        """Return the option to download the published head of a model."""
+        spec = name_of(model.path) if packaged_at(model.path) else model.spec
+        lines = two_lines(head.spec, (f"{head.title}, not here; Enter downloads it", MUTED))
+        details = f"{head.facts}; not here: Enter downloads it, converts it if needed, and loads both"
+        return Offer(f"{FETCH}{head.spec}", lines, details, Picked(spec, head.spec))
 
     def _offer(self, target: str, draft: str, key: str, ranked: dict[str, Suggestion], *, is_in_use: bool) -> Offer:
         """Return the option `draft`, whose key in `models` and `ranked` is `key`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
@@ -24,7 +24,9 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
 from edgespec.models.hub.absent import Absent, absent_models
 from edgespec.models.names.local import LocalModel, local_models
+from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.spec import own_settings, resolve
+from edgespec.models.pair.known_heads import KnownHeads
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
 from edgespec.settings import LoadSettings
 from edgespec.text.code_blocks import CodeBlock, code_blocks
@@ -89,7 +91,7 @@ class Commands(ToolCommands, StoreCommands):
             yield from (f"{'*' if name == spec else ' '} {name}" for name in session.about.get("models", ()))
             yield "/model MODEL chooses one"
         elif words:
-            lines = [*(_here(each) for each in local_models() if not each.is_head), *map(_absent, absent_models())]
+            lines = [*_all_here(list(local_models())), *map(_absent, absent_models())]
             yield from (line for line in lines if all(word in line.lower() for word in words.lower().split()))
             yield HOW_TO
         else:
@@ -363,7 +365,7 @@ def models_and_drafts(spec: str) -> list[str]:
     """
     target = check_model(resolve(spec).path)
     models = list(local_models())
-    lines = [_here(one) for one in models if not one.is_head]
+    lines = _all_here(models)
     usable = [each for each in models if not each.problem]
     drafts = suggestions(target, usable, catalogue_drafts(spec, target.path))
     if drafts:
@@ -378,10 +380,16 @@ def models_and_drafts(spec: str) -> list[str]:
     ]
 
 
-def _here(model: LocalModel) -> str:
+def _all_here(models: Sequence[LocalModel]) -> list[str]:
+    """Return a line for each model that can answer."""
+    heads = KnownHeads(models)
+    return [_here(model, heads.of(model)) for model in models if not model.is_head]
+
+
+def _here(model: LocalModel, head: KnownHead | None) -> str:
     if model.problem:
         return f"{model.spec}  {model.problem}"
-    return "  ".join(filter(None, (model.spec, model.quantisation, size_of(model.size_bytes))))
+    return "  ".join(filter(None, (model.spec, model.quantisation, size_of(model.size_bytes), str(head or ""))))
 
 
 def _absent(model: Absent) -> str:

@@ -9,8 +9,10 @@ from typing import Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
-from edgespec.models.hub.pulling import fetch_items, items_of, plan_all
+from edgespec.models.hub.pulling import Item, fetch_items, items_of, plan_all
+from edgespec.models.names.heads import PublishedHead
 from edgespec.models.names.spec import NotFetchedError, resolve
+from edgespec.models.pair.pull_heads import fetch_published, head_called
 from edgespec.settings import AUTO_DRAFT, LoadSettings
 
 LEAVING_S = 2.0  # how long the exit waits for a download to stop
@@ -46,6 +48,8 @@ class Fetching:
 
     def _fetched(self) -> State:
         settings, missing = self.settings, missing_of(self.settings)
+        if missing == [settings.draft_model] and (head := head_called(missing[0], resolve(settings.model).path)):
+            return self._fetched_head(head)
         target = [] if _names_draft(settings) or not settings.uses_draft else [settings.model]
         wanted = {kind: target if kind in settings.drafters else [] for kind in ("draft", "assistant")}
         items = items_of(missing, drafts_of=wanted["draft"], assistants_of=wanted["assistant"])
@@ -62,6 +66,17 @@ class Fetching:
         here = [item for item in possible if item.error is None]
         if here != items and settings.without_draft != "none":
             self.settings = replace(settings, spec_type=settings.without_draft)
+        return "ready"
+
+    def _fetched_head(self, head: PublishedHead) -> State:
+        """Download the published head of a model that is here; its file then is the draft model."""
+        model = self.settings.model
+        target = Item(model, path=resolve(model).path, was_here=True, is_done=True)
+        draft = fetch_published(head, target, self, self.cancel)
+        if not draft.is_done or draft.path is None:
+            self.said = draft.stopped or "stopped"
+            return "stopped"
+        self.settings = replace(self.settings, draft_model=str(draft.path))
         return "ready"
 
     # --- `Display` of the download -------------------------------------------------------------------------------

@@ -446,17 +446,26 @@ def mask_token(header: Header) -> int:
     return token if isinstance(token, int) else -1
 
 
+def kind_mismatch(architecture: str, kind: str) -> str:
+    """Return why no head of a kind can draft for models of an architecture; empty if heads of this kind can."""
+    if kind == "assistant" and architecture != "gemma4":
+        return f"it is an assistant of a gemma4 model, and this is a {architecture} model"
+    if kind in KINDS_THAT_READ_LAYERS and architecture not in GIVE_LAYERS:
+        missing = f"llama.cpp does not give the inputs of layers of a {architecture} model"
+        return f"{missing}, which an eagle1 head does without (draft train --kind eagle1)"
+    if kind not in KINDS_THAT_READ_LAYERS and architecture in _WITHOUT_FINAL_STATE:
+        return f"llama.cpp does not give the final state of a {architecture} model"
+    return ""
+
+
 def head_mismatch(target: Header, head: Header) -> str:
     """Return why the head cannot draft for this target; empty if it can."""
     kind, width, head_width = kind_of_head(head), target.number("embedding_length"), width_of_target(head)
     reads_layers = kind in KINDS_THAT_READ_LAYERS
+    if why := kind_mismatch(target.architecture, kind):
+        return why
     if kind == "assistant" and (why := _assistant_mismatch(target, head)):
         return why
-    if reads_layers and target.architecture not in GIVE_LAYERS:
-        missing = f"llama.cpp does not give the inputs of layers of a {target.architecture} model"
-        return f"{missing}, which an eagle1 head does without (draft train --kind eagle1)"
-    if not reads_layers and target.architecture in _WITHOUT_FINAL_STATE:
-        return f"llama.cpp does not give the final state of a {target.architecture} model"
     if head_width != width:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
     if n_tokens(head) != target.n_vocab:
@@ -474,8 +483,6 @@ def head_mismatch(target: Header, head: Header) -> str:
 
 def _assistant_mismatch(target: Header, head: Header) -> str:
     """Return why an assistant cannot read the caches of this target's last two layers; empty if it can."""
-    if target.architecture != "gemma4":
-        return f"it is an assistant of a gemma4 model, and this is a {target.architecture} model"
     layers, windows = _layers_of(target), [header.number("attention.sliding_window") for header in (target, head)]
     if len(layers) < 2 or not layers[-2].has_window or layers[-1].has_window:
         return "the last two layers of this model are not one with a sliding window and one without"

@@ -16,6 +16,7 @@ from edgespec.models.hub.repository import Repository, look_up
 from edgespec.models.hub.requests import DownloadError, check_endpoint, headers, host, http_error, reason, session
 from edgespec.models.memory.fit import QUANT_BITS
 from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.published_heads import published_for
 from edgespec.models.names.source import HubSpec, PackageSpec, Source, cached
 from edgespec.models.names.spec import NotFetchedError, resolve, sources
 from edgespec.text.figures import count_of, size_of
@@ -36,6 +37,7 @@ class Absent:
         size_bytes: The usual size, exact or estimated from the model's name; 0 if unknown.
         begun_bytes: The size of the part that an earlier download left.
         draft: The draft that the catalogue names for it.
+        head: The draft head that the catalogue names for it, in a few words.
         is_found: True for a repository that the hub found; False for a model of the catalogue.
         counts: The parameters, downloads and likes of a repository, as far as the hub reports them.
     """
@@ -51,6 +53,7 @@ class Absent:
     is_found: bool = False
     is_gated: bool = False
     counts: tuple[str, ...] = ()
+    head: str = ""
 
     @property
     def size(self) -> str:
@@ -61,7 +64,9 @@ class Absent:
     def facts(self) -> list[str]:
         """Short facts about the model."""
         begun = f"{size_of(self.begun_bytes)} here" if self.begun_bytes else ""
-        facts = ("gated" if self.is_gated else "", *self.counts) if self.is_found else (self.size, self.about)
+        facts = (
+            ("gated" if self.is_gated else "", *self.counts) if self.is_found else (self.size, self.about, self.head)
+        )
         return list(filter(None, (begun, *facts)))
 
 
@@ -191,8 +196,10 @@ def _absent(entry: Entry, wanted: Source) -> Absent:
     draft = entry.drafts[0] if entry.drafts else ""
     if isinstance(wanted, PackageSpec):
         return Absent(entry.name, entry.about, wanted.quant, entry.wheel_bytes, True, draft=draft)
-    size, begun = _usual_bytes(entry), partial_bytes(entry.repository)
-    return Absent(entry.name, entry.about, entry.quant, size, False, begun, draft, entry.repository)
+    size, begun, head = _usual_bytes(entry), partial_bytes(entry.repository), published_for(entry)
+    return Absent(
+        entry.name, entry.about, entry.quant, size, False, begun, draft, entry.repository, head=str(head or "")
+    )
 
 
 def _usual_bytes(entry: Entry) -> int:

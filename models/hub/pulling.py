@@ -22,6 +22,7 @@ from edgespec.models.hub.package import fetch_package
 from edgespec.models.hub.quants import is_assistant, quant_of
 from edgespec.models.hub.repository import Download, plan, plan_head
 from edgespec.models.hub.requests import DownloadError, missing_offline
+from edgespec.models.names.heads import PublishedHead
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, Source, cached, is_path
 from edgespec.models.names.spec import resolve, sources
 from edgespec.text.figures import clock, counted, rate, size_of
@@ -51,6 +52,7 @@ class Item:
         wanted: The source; None for a file that is here, at `path`.
         targets: The models that a draft belongs to; empty for named models.
         brings_assistant: True for a named model with which its assistant is downloaded.
+        head: The catalogue's description, of a published draft head.
         stopped: How much is here after a cancelled download.
     """
 
@@ -58,6 +60,7 @@ class Item:
     wanted: Source | None = None
     targets: list[Item] = field(default_factory=list)
     brings_assistant: bool = False
+    head: PublishedHead | None = None
     path: Path | None = None
     download: AnyDownload | None = None
     error: EdgespecError | None = None
@@ -183,7 +186,9 @@ def announce(item: Item, display: Display) -> None:
         else:
             more = len(download.files) - 1
             parts = f" and {counted(more, 'more file')}" if more else ""
-            what, source = f"{download.files[0].name}{parts}", ""
+            of_head = any(file.name.endswith(".safetensors") for file in download.files)
+            first = max(download.files, key=lambda file: file.size_bytes) if of_head else download.files[0]
+            what, source = f"{first.name}{parts}", ""
         display.note(f"{name} is {what}, {size_of(download.size_bytes)}{source}{of_it}")
 
 

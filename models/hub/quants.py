@@ -52,6 +52,11 @@ def part_of(name: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (1, 1)
 
 
+def stem_of(name: str) -> str:
+    """Return the name of a file without its ending, the number of its part and its quantisation."""
+    return _QUANT.sub("", re.sub(r"\.gguf$", "", _PART.sub("", name), flags=re.IGNORECASE))
+
+
 def parts_of(name: str) -> list[str]:
     """Return the names of all parts of the model that `name` is a part of, or `name` alone."""
     _, n_parts = part_of(name)

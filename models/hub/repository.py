@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub import requests
 from edgespec.models.hub.cache import is_offline, repository_folder
-from edgespec.models.hub.quants import choose, drafts_in, models_in, parts_of, ranked_projectors
+from edgespec.models.hub.quants import (
+    choose,
+    drafts_in,
+    models_in,
+    part_of,
+    parts_of,
+    quant_of,
+    ranked_projectors,
+)
 from edgespec.models.hub.requests import (
     DownloadError,
     Patience,
@@ -51,11 +59,12 @@ class RemoteFile:
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """The GGUF files of a repository by name, at a commit."""
+    """The GGUF files of a repository by name, at a commit, and the architecture of its models if the hub reports it."""
 
     name: str
     commit: str
     files: dict[str, RemoteFile]
+    architecture: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +75,7 @@ class Download:
         files: All parts of the model, in order, then its projector if there is one.
         here_bytes: How much of each file is here already.
         drafts: Files of the repository that by their names draft for this model; they are not a part of the download.
+        architecture: The architecture of the repository's models; empty if the hub does not report it.
     """
 
     wanted: HubSpec
@@ -73,6 +83,7 @@ class Download:
     files: tuple[RemoteFile, ...]
     here_bytes: tuple[int, ...]
     drafts: tuple[RemoteFile, ...] = ()
+    architecture: str = ""
 
     @property
     def path(self) -> Path:
@@ -120,6 +131,18 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
     return replace(_download(wanted, repository, [*parts, *projector]), drafts=drafts)
 
 
+def plan_gguf_head(wanted: HubSpec, quant: str, tell: Tell = _logger.info) -> HubSpec:
+    """Return the GGUF file to take of a draft head's repository: in Q8_0, which keeps the acceptance, else in the
+    quantisation of its model, else the smallest. Raises ModelNotFoundError, DownloadError."""
+    files = look_up(wanted, tell).files
+    whole = [name for name in models_in(list(files)) if part_of(name) == (1, 1)]
+    if not whole:
+        raise ModelNotFoundError(f"{wanted.repository} has no draft head in one file")
+    order = ("Q8_0", quant)
+    rank = {name: order.index(quant_of(name)) if quant_of(name) in order else len(order) for name in whole}
+    return replace(wanted, file=min(whole, key=lambda name: (rank[name], files[name].size_bytes, name)))
+
+
 def plan_head(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
     """Return the download of a draft head as it was published. Raises ModelNotFoundError, DownloadError."""
     repository = look_up(wanted, tell, of_head=True)
@@ -132,7 +155,7 @@ def _download(wanted: HubSpec, repository: Repository, names: Sequence[str]) -> 
         if not file.size_bytes:
             why = "it is empty" if file.etag else f"{host()} does not give its size and hash"
             raise DownloadError(f"{file.name} of {repository.name} cannot be downloaded", why=why)
-    empty = Download(wanted, repository.commit, files, ())
+    empty = Download(wanted, repository.commit, files, (), architecture=repository.architecture)
     return replace(empty, here_bytes=tuple(_here_bytes(empty, file) for file in files))
 
 
@@ -208,7 +231,8 @@ def _read_listing(about: ModelInfo, name: str, *, of_head: bool) -> Repository:
     if not of_head and not models_in(list(files)):
         hint = f"look for a repository with GGUF files: {search_page(name)}"
         raise ModelNotFoundError(f"{name} has no GGUF model", hint=hint)
-    return Repository(name, str(about.sha), files)
+    architecture = (about.gguf or {}).get("architecture")
+    return Repository(name, str(about.sha), files, architecture if isinstance(architecture, str) else "")
 
 
 def _is_of_head(file: str) -> bool:

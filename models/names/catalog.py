@@ -17,6 +17,7 @@ from edgespec.errors import UsageError
 from edgespec.files.lost import is_there
 from edgespec.files.paths import config_dir
 from edgespec.models.hub.quants import quant_of
+from edgespec.models.names.heads import FORM, PublishedHead, describes_head, read_head
 
 SHIPPED = Path(__file__).with_name("catalog.toml")
 USER_FILE = "models.toml"  # in the config folder
@@ -27,7 +28,7 @@ VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "repository": ('a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"', r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
     "quant": (f'a quantisation, such as "{DEFAULT_QUANT}"', r"[\w.-]+"),
     "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', None),
-    "heads": ('a list of draft heads, such as ["mtp", "eagle3 owner/name"]', None),
+    "heads": (FORM, None),
     "licence": ("a string", "(?s).*"),
     "about": ("a string", "(?s).*"),
     "system": ("a string, the system prompt of chats that set none", "(?s).*"),
@@ -89,7 +90,7 @@ class Entry:
     Attributes:
         quant: The quantisation to download; for a package the type to convert its file to.
         drafts: Names of other entries that can draft for the model, best first.
-        heads: The published draft heads: "mtp" for an MTP block in the files, or a kind and a repository of the hub.
+        heads: The published draft heads, best first.
         licence: The licence of the weights; empty if unknown.
         system: The system prompt of chats that set none. The other names in `SETTINGS` are defaults of answers, too.
         package: The package with its version, "name==version".
@@ -126,7 +127,7 @@ class Entry:
     member: str = ""
     sha256: str = ""
     size_bytes: int = 0
-    heads: tuple[str, ...] = ()
+    heads: tuple[PublishedHead, ...] = ()
 
     @property
     def settings(self) -> dict[str, str | float]:
@@ -216,7 +217,8 @@ def is_valid(key: str, value: Any) -> bool:
     if isinstance(range_or_pattern, str):
         return isinstance(value, str) and re.fullmatch(range_or_pattern, value, re.ASCII) is not None
     if range_or_pattern is None:
-        return isinstance(value, list) and all(isinstance(element, str) for element in value)
+        fits = describes_head if key == "heads" else (lambda element: isinstance(element, str))
+        return isinstance(value, list) and all(map(fits, value))
     low, high = range_or_pattern
     return type(value) in ((int, float) if isinstance(high, float) else (int,)) and low <= value <= high
 
@@ -226,7 +228,7 @@ def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
     if "drafts" in given:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
     if "heads" in given:
-        given["heads"] = tuple(given["heads"])
+        given["heads"] = tuple(map(read_head, given["heads"]))
     if "repository" in given:
         base = replace(base, package="")
     elif "package" in given and not base.package:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
-from edgespec.models.hub.quants import drafts_in, models_in, quant_of
-from edgespec.models.names.catalog import catalogue
+from edgespec.models.hub.quants import drafts_in, models_in, quant_of, stem_of
+from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.elsewhere import files_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.source import NAMES, PAIR, HubSpec, cached, is_path, packaged_at
+from edgespec.models.names.source import NAMES, PAIR, HubSpec, PackageSpec, Source, cached, is_path, packaged_at
 
 
 def name_of(path: Path, spec: str = "") -> str:
@@ -70,6 +70,33 @@ def short_spec(spec: str) -> str:
         return str(path.relative_to(Path.cwd()))
     except (ValueError, OSError):
         return with_tilde(path)
+
+
+def called(repository: str) -> str:
+    """Return a repository's name without its owner and "-GGUF": several owners convert the same models."""
+    return repository.rpartition("/")[2].lower().removesuffix("-gguf")
+
+
+def entry_of(path: Path, entries: Mapping[str, Entry]) -> Entry | None:
+    """Return the catalogue's entry for a model's file: by its package, its repository, also under another owner, or by
+    the name of the file without its quantisation. None if there is no entry."""
+    if package := packaged_at(path):
+        return package.entry
+    if place := repository_of(path):
+        return _entry_called(place[0], entries)
+    return _entry_called(stem_of(path.name), entries)
+
+
+def entry_from(source: Source, entries: Mapping[str, Entry]) -> Entry | None:
+    """Return the catalogue's entry for a model that is downloaded from this source; None if there is none."""
+    return source.entry if isinstance(source, PackageSpec) else _entry_called(source.repository, entries)
+
+
+def _entry_called(repository: str, entries: Mapping[str, Entry]) -> Entry | None:
+    name = called(repository)
+    named = [entry for entry in entries.values() if entry.repository and called(entry.repository) == name]
+    of_owner = (entry for entry in named if entry.repository.lower() == repository.lower())
+    return next(of_owner, next(iter(named), None))
 
 
 def known_names() -> Iterator[str]:

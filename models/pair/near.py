@@ -1,18 +1,23 @@
-"""The drafts near a model: in its folder or repository, in edgespec's folder of models, or bundled with edgespec."""
+"""The drafts near a model: in its folder or repository, in a repository that the catalogue names for it, in edgespec's
+folder of models, or bundled with edgespec."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from edgespec.errors import UsageError
 from edgespec.files.lost import files_in
 from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import may_be_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_folder, repository_of
 from edgespec.models.hub.quants import is_mtp_block, is_named_as_draft
+from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.known import entry_of
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.source import HEADS
 from edgespec.models.pair.suggest import LEAST_RATIO, Suggestion, assessed
@@ -48,15 +53,43 @@ class NearDraft:
         return f"draft {'head' if self.found.kind else 'model'} {self.found.spec}"
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where drafts near a model are: files in the folders of `flat`, and files in and below those of `deep`."""
+
+    flat: frozenset[Path]
+    deep: frozenset[Path]
+
+    def have(self, file: Path) -> bool:
+        """Return whether a file, by its absolute path, is in one of these folders."""
+        return file.parent in self.flat or (bool(self.deep) and not self.deep.isdisjoint(file.parents))
+
+
+def folders_of_models() -> frozenset[Path]:
+    """Return edgespec's own folder of models and its subfolders, whose drafts are near every model."""
+    folder = models_dir()
+    return frozenset([folder, *(path for path in files_in(folder) if path.is_dir())])
+
+
+def places_near(target: Path, entries: Mapping[str, Entry], of_models: frozenset[Path]) -> Places:
+    """Return the folders near a model's file, except that of the bundled heads. `of_models` are `folders_of_models`."""
+    place, entry = repository_of(target), entry_of(target, entries)
+    repositories = [place[0]] if place else []
+    repositories += [head.repository for head in entry.heads if head.repository] if entry else []
+    return Places(
+        of_models | {target.absolute().parent, target.resolve().parent},
+        frozenset(repository_folder(name) / "snapshots" for name in repositories),
+    )
+
+
 def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
     """Yield the drafts near a model, and unreadable files with the names of drafts, each once."""
-    folders = {target.absolute().parent, target.resolve().parent}
-    files = [path for folder in folders for path in folder.glob("*.gguf")]
-    if place := repository_of(target):
-        files += (repository_folder(place[0]) / "snapshots").rglob("*.gguf")
-    in_models = files_in(models_dir())
-    files += [path for path in in_models if path.suffix == ".gguf"]
-    files += [path for folder in in_models for path in folder.glob("*.gguf")]
+    entries: dict[str, Entry] = {}
+    with suppress(UsageError):
+        entries = catalogue()
+    places = places_near(target, entries, folders_of_models())
+    files = [path for folder in places.flat for path in files_in(folder, "*.gguf")]
+    files += [path for folder in places.deep for path in folder.rglob("*.gguf")]
     files += HEADS.glob("*.gguf") if bundled else ()
     seen = {os.path.realpath(target)}
     for path in sorted(files):
@@ -88,5 +121,9 @@ def _near(target: Header, vocabulary: Vocabulary, model: LocalModel) -> NearDraf
     problem = "" if found.verdict == "works" else found.why
     if not (problem or found.kind) and (found.times_smaller or 0.0) < LEAST_RATIO:
         problem = f"it is {found.why}"
-    shares = model.header.numbers("edgespec.head.acceptance") if model.header else ()
-    return NearDraft(model.path, found, problem, float(sum(shares)))
+    return NearDraft(model.path, found, problem, accepted_in_training(model))
+
+
+def accepted_in_training(model: LocalModel) -> float:
+    """Return the mean number of accepted tokens of a draft in the training of a head; 0 if the file does not say it."""
+    return float(sum(model.header.numbers("edgespec.head.acceptance"))) if model.header else 0.0

@@ -12,7 +12,7 @@ from edgespec.gguf_file.head_check import kind_of_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_of
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.known import name_of
+from edgespec.models.names.known import called, name_of
 from edgespec.models.names.local import LocalModel
 from edgespec.models.names.source import PackageSpec, files_here, packaged_at
 from edgespec.models.names.spec import sources
@@ -144,12 +144,12 @@ def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
         owners = [source.entry]
     else:
         repository = source.repository if source else (repository_of(path) or ("",))[0] if path else ""
-        called = _called(repository) or (path.name.lower() if path else "")
+        name = called(repository) or (path.name.lower() if path else "")
         owners = [
             each
             for each in entries.values()
             if each.repository
-            and (each.name == spec.lower().partition(":")[0] or called.startswith(_called(each.repository)))
+            and (each.name == spec.lower().partition(":")[0] or name.startswith(called(each.repository)))
         ]
     names = dict.fromkeys(draft for owner in owners for draft in owner.drafts)
     return [entries[draft] for draft in names if draft in entries]
@@ -162,8 +162,3 @@ def _why(found: PairVerdict) -> str:
     if found.verdict == "no":
         return found.reasons[0]
     return f"{found.why}, {found.size}" if found.verdict == "shared" else str(found.size)
-
-
-def _called(repository: str) -> str:
-    """Return a repository's name without its owner and "-GGUF": several owners convert the same models."""
-    return repository.rpartition("/")[2].lower().removesuffix("-gguf")

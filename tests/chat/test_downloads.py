@@ -8,8 +8,11 @@ from time import monotonic, sleep
 
 import pytest
 from fake_hub import FakeHub, hub_with_demo_pair, lead_to
+from published_heads import config, eagle3, write_head
+from tiny_gguf import write_model
 
 from edgespec.chat.downloads import Downloads, Fetching
+from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
 from edgespec.models.names.source import BUNDLED
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
@@ -118,3 +121,20 @@ def test_closing_stops_all(hub: FakeHub) -> None:
     until(lambda: (waiting[0].done or 0) > 0)
     downloads.close()
     assert [over(each).state for each in waiting] == ["stopped", "stopped"]
+
+
+def test_the_published_head_of_a_model_is_converted_for_it(hub: FakeHub, tmp_path: Path) -> None:
+    target = write_model(tmp_path / "tiny-Q8_0.gguf", "llama", n_layers=4)
+    folder = write_head(tmp_path / "published", config(), eagle3([3, 9, 60, 97]))
+    names = ("config.json", "model.safetensors")
+    hub.add("owner/head", {name: (folder / name).read_bytes() for name in names})
+    file = tmp_path / "config" / "models.toml"
+    file.write_text('[tiny]\nrepository = "owner/tiny-GGUF"\nheads = ["eagle3 owner/head"]')
+    settings = LoadSettings(str(target), draft_model="owner/head")
+    done = over(Downloads().add(settings))
+    assert (done.state, done.spec) == ("ready", "owner/head")
+    assert done.settings.draft_model is not None
+    assert kind_of_head(check_draft_file(done.settings.draft_model)) == "eagle3"
+    del hub.repositories["owner/head"]
+    done = over(Downloads().add(settings))
+    assert done.state == "failed" and "owner/head" in done.said

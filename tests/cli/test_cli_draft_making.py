@@ -82,7 +82,7 @@ def test_a_repository_is_downloaded_and_converted(target: Path, tmp_path: Path) 
         assert done.returncode == 3 and b"owner/head is not on this machine: --offline or HF_HUB_OFFLINE" in done.stderr
         done = edgespec_with(hub, *command, home=tmp_path)
         assert done.returncode == 0, done.stderr
-        assert b"owner/head is config.json and 1 more file, " in done.stderr
+        assert b"owner/head is model.safetensors and 1 more file, " in done.stderr
         assert {file.name for file in tmp_path.rglob("snapshots/*/*")} == {*names}
         assert check_draft_file(out).name == "head"
         out.unlink()

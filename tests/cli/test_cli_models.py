@@ -16,6 +16,7 @@ from huggingface_hub import scan_cache_dir
 from terminal import at_terminal, read_rest
 from tiny_gguf import CHATML, Value, write_embedding_model, write_file, write_model, write_split
 from tiny_head import write_head, write_hydra, write_peagle
+from tiny_mtp import write_mtp
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
@@ -187,6 +188,60 @@ def test_draft_heads_are_listed_apart_from_models_and_shown_with_their_model(hom
     assert "smollm2" not in shown
 
 
+def test_a_model_is_listed_and_shown_with_its_draft_head(home: Path) -> None:
+    (home / "config").mkdir()
+    (home / "config" / "models.toml").write_text(
+        '[tiny]\nrepository = "owner/tiny-GGUF"\n'
+        'heads = [{ kind = "eagle3", repository = "owner/head", tokens = 2.5, source = "https://page" },\n'
+        '{ kind = "dflash", repository = "owner/block", speedup = 2 }]'
+    )
+    target = Repository(home, "owner/tiny-GGUF").keep(
+        "tiny-Q4_K_M.gguf", write_model(home / "a.gguf", "llama", n_layers=4)
+    )
+    write_mtp(home / "block.gguf")
+    write_model(home / "without.gguf", "llama", n_layers=2)
+
+    def ends() -> dict[str, str]:
+        lines = text_of(home, "ls").splitlines()
+        return {
+            line.split()[0]: line.partition(" today ")[0].split("2048")[-1].strip() for line in lines if "2048" in line
+        }
+
+    assert ends() == {"block.gguf": "mtp in its file", "owner/tiny-GGUF:Q4_K_M": "eagle3 not here", "without.gguf": ""}
+    note = b"note: edgespec pull MODEL --head downloads a draft head that is not here\n"
+    assert edgespec_here("ls", home=home).stderr == note
+    shown = text_of(home, "show", "tiny")
+    assert "\ndraft head       eagle3 not here: edgespec pull tiny --head\n" in shown
+    published = "owner/head: EAGLE-3 head, published: 2.5 tokens a step"
+    assert f"{published} (https://page) owner/block: DFlash head, published: 2 times the speed" in " ".join(
+        shown.split()
+    )
+    assert "()" not in shown
+    heads = {each["model"]: each["head"] for each in objects(home, "ls")}
+    assert heads["owner/tiny-GGUF:Q4_K_M"] == {"kind": "eagle3", "place": "not here", "spec": "owner/head"}
+    assert heads["block.gguf" if "block.gguf" in heads else "~/block.gguf"] == {
+        "kind": "mtp", "place": "in its file", "spec": None
+    }  # fmt: skip
+    write_head(target.with_name("anything.gguf"))
+    assert ends()["owner/tiny-GGUF:Q4_K_M"] == "eagle3 here"
+    assert edgespec_here("ls", home=home).stderr == b""
+    assert "\ndraft head       eagle3 here\n" in text_of(home, "show", "tiny")
+    assert "tiny" in text_of(home, "ls", "tiny") and "eagle3 here" in text_of(
+        home, "ls", "tiny"
+    )  # the head is not listed
+
+
+def test_a_narrow_terminal_leaves_out_what_matters_least(home: Path) -> None:
+    name = f"{'long-' * 9}name.gguf"
+    write_mtp(home / name)
+    with at_terminal(home, ["ls"], streams=["stdout"], COLUMNS="80", LINES="24") as (program, master):
+        seen = read_rest(master)
+        assert program.wait(60) == 0
+    lines = [line.rstrip() for line in seen.splitlines()]
+    assert next(line for line in lines if "long-" in line).endswith("mtp in its file")
+    assert "modified" not in seen and "context" not in lines[0]
+
+
 def test_only_models_with_the_text_in_their_names_are_listed(home: Path, kept: Repository) -> None:
     assert [each["model"] for each in objects(home, "ls", "TINY-gguf:q8")] == ["owner/tiny-GGUF:Q8_0"]
     done = edgespec(home, "ls", "nothing like it")
@@ -286,9 +341,13 @@ def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
     entries = {each["name"]: each for each in objects(home, "ls", "--catalog")}
     assert (entries["qwen2.5-7b"]["here"], entries["qwen2.5-14b"]["here"]) == (["Q8_0"], [])
     lines = text_of(home, "ls", "--catalog").splitlines()
-    assert lines[0].split() == ["model", "weights", "here", "licence", "about", "drafts", "heads"]
-    assert len(entries["qwen3-8b"]["heads"]) > 1  # of one kind, which is listed once
-    assert next(line for line in lines if line.startswith("qwen3-8b ")).split()[-2:] == ["qwen3-1.7b", "eagle3"]
+    assert re.split("  +", lines[0]) == ["model", "weights", "here", "licence", "about", "drafts", "draft head"]
+    assert entries["qwen3-8b"]["heads"][0]["kind"] == "eagle3" and "tokens" in entries["qwen3-8b"]["heads"][0]
+    assert entries["qwen3-8b"]["head"] == {
+        "kind": "eagle3", "place": "not here", "spec": entries["qwen3-8b"]["heads"][0]["repository"]
+    }  # fmt: skip
+    assert next(line for line in lines if line.startswith("qwen3-8b ")).endswith(" eagle3 not here")
+    assert next(line for line in lines if line.startswith("qwen3.5-4b ")).endswith("  mtp in its file")
     [entry] = [line for line in lines if line.startswith("qwen2.5-7b ")]
     about = r"Apache-2.0 +Qwen 2.5 7B Instruct +qwen2.5-0.5b qwen2.5-1.5b"
     assert re.fullmatch(rf"qwen2.5-7b +Q4_K_M +Q8_0 +{about}", entry)

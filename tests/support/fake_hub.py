@@ -142,7 +142,7 @@ class FakeHub:
     def __init__(self) -> None:
         self.faults = Faults()
         self.repositories: dict[str, Repository] = {}
-        self.about: dict[str, dict[str, Any]] = {}  # what a search tells of a repository, besides its name
+        self.about: dict[str, dict[str, Any]] = {}  # what is told of a repository, besides its name
         self.requests: list[Request] = []
         self.released = threading.Event()  # ends stalls
         self._servers = [_Server(self), _Server(self)]
@@ -252,7 +252,8 @@ class _Handler(BaseHTTPRequestHandler):
             lfs = not self.server.hub.faults.no_lfs
             true = [_sibling(file, data, lfs=lfs) for file, data in repository.files.items()]
             siblings = true if self.server.hub.faults.siblings is None else self.server.hub.faults.siblings
-            self._json({"id": name, "modelId": name, "sha": repository.commit, "siblings": siblings})
+            about = {"gguf": self.server.hub.about.get(name, {}).get("gguf")}
+            self._json({"id": name, "modelId": name, "sha": repository.commit, "siblings": siblings, **about})
 
     def _resolve(self, name: str, revision: str, file: str) -> None:
         """Leads to the storage, as the hub does for large files; what is known of them comes along."""

@@ -69,6 +69,11 @@ def write_projector(path: Path, kind: str, *, seed: int = 0, text_width: int = T
             entries["clip.vision.projector.scale_factor"] = 2
             weights.add("mm.input_projection.weight", (WIDTH, text_width), 0.5)
             weights.norm("mm.soft_emb_norm.weight", WIDTH)
+        case "gemma4v":  # positions are two tables, of columns and of rows
+            entries["clip.vision.projector.scale_factor"] = 2
+            weights.tensors.pop("v.position_embd.weight")
+            weights.add("v.position_embd.weight", (2, SIDE, WIDTH), 0.5)
+            weights.matrix("mm.input_projection.weight", text_width, WIDTH, 1.0)
         case _:
             _add_mlp(weights, WIDTH, text_width)
     return write_file(path, entries, weights.tensors)

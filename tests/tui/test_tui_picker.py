@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 from tiny_gguf import model_metadata, model_tensors, write_file, write_model
 from tiny_head import write_head
+from tiny_mtp import write_mtp
 from tui_harness import Styled, wait_until
 
 from edgespec.chat.downloads import Downloads
@@ -463,6 +464,31 @@ def test_a_draft_head_is_offered_as_a_draft_only(tmp_path: Path) -> None:
 
     picked = show(script, reading(str(target), str(head)), model=str(target))
     assert picked == [Picked(str(target), str(head))]
+
+
+def test_a_model_is_listed_with_its_draft_head_and_a_published_one_is_offered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path / "home"))
+    config_dir().mkdir(parents=True)
+    entry = '[tiny]\nrepository = "owner/tiny-GGUF"\n'
+    head = 'heads = [{ kind = "eagle3", repository = "owner/head", tokens = 2.5 }]'
+    (config_dir() / USER_FILE).write_text(entry + head)
+    target = write_model(tmp_path / "tiny-Q8_0.gguf", "llama", n_layers=4)
+    block = write_mtp(tmp_path / "block.gguf")
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: any("not here" in line for line in app.lines("models")))
+        models = [line.rpartition(" · ")[2] for line in app.lines("models")]
+        assert models[1:] == ["eagle3 not here", "mtp in its file"]
+        await pilot.press("down")
+        await until(pilot, lambda: app.is_settled and "owner/head" in app.lines("drafts")[-1])
+        assert app.lines("drafts")[-1] == "owner/head EAGLE-3 head, not here; Enter downloads it"
+        await pilot.press("right", "end")
+        await until(pilot, lambda: "published: 2.5 tokens a step" in app.said)
+        await pilot.press("enter")
+
+    assert show(script, reading(str(target), str(block))) == [Picked(str(target), "owner/head")]
 
 
 def test_a_file_that_cannot_be_loaded_is_shown_last_and_refused(files: dict[str, str]) -> None:

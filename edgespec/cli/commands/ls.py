@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby, starmap
 from pathlib import Path
@@ -22,6 +22,8 @@ from edgespec.text.printable import one_line, wrapped
 if TYPE_CHECKING:
     from edgespec.models.names.catalog import Entry
     from edgespec.models.names.local import LocalModel
+    from edgespec.models.names.published_heads import KnownHead
+    from edgespec.models.pair.known_heads import KnownHeads
 
 INDENT = " " * 4
 Found = tuple[str, "LocalModel"]  # the name of a model, and its description
@@ -45,13 +47,16 @@ def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
 
 def _list_models(output: Output, part: str, *, as_json: bool) -> None:
     from edgespec.models.hub.removal import unfinished
+    from edgespec.models.pair.known_heads import KnownHeads
 
-    found = sorted(_found(output, part), key=lambda each: bool(each[1].problem))
+    everything = _found(output)
+    heads_of = KnownHeads(model for _, model in everything)
+    found = sorted((each for each in everything if _has(part, *each)), key=lambda each: bool(each[1].problem))
     begun = [each for each in unfinished() if part in each[0].lower()]
     _report_folders(output)
     if as_json:
         for name, model in found:
-            output.json(_as_json(name, model))
+            output.json(_as_json(name, model, heads_of.of(model)))
         for repository, path, size_bytes in begun:
             output.json(_problem(repository, [str(path)], size_bytes, "incomplete download"))
         return
@@ -63,7 +68,7 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
     for_texts = [each for each in found if each[1].is_embedding]
     unusable = [each for each in found if each[1].problem]
     if usable:
-        _print_table(output, usable)
+        _print_table(output, usable, heads_of)
         output.line("")
     if heads:
         output.line("\n".join(["draft heads, which draft for their model (-md):", *starmap(_head_line, heads), ""]))
@@ -86,7 +91,7 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
 # --- the models -------------------------------------------------------------------------------------------------------
 
 
-def _found(output: Output, part: str) -> list[Found]:
+def _found(output: Output) -> list[Found]:
     from edgespec.models.names.known import name_of
     from edgespec.models.names.local import local_models
 
@@ -94,10 +99,12 @@ def _found(output: Output, part: str) -> list[Found]:
     with output.showing_progress():
         for model in local_models(embeds=True):
             output.progress(f"reading {model.path.name}", None)
-            name = name_of(model.path, model.spec)
-            if part in f"{name} {model.path} {model.name} {model.architecture} {model.quantisation}".lower():
-                found.append((name, model))
+            found.append((name_of(model.path, model.spec), model))
     return found
+
+
+def _has(part: str, name: str, model: LocalModel) -> bool:
+    return part in f"{name} {model.path} {model.name} {model.architecture} {model.quantisation}".lower()
 
 
 def _report_folders(output: Output) -> None:
@@ -113,9 +120,10 @@ def _report_folders(output: Output) -> None:
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _print_table(output: Output, usable: Iterable[Found]) -> None:
+def _print_table(output: Output, usable: Sequence[Found], heads_of: KnownHeads) -> None:
     from edgespec.models.names.known import short_spec
 
+    heads = [heads_of.of(model) for _, model in usable]
     rows = [
         (
             one_line(short_spec(name)),
@@ -123,12 +131,19 @@ def _print_table(output: Output, usable: Iterable[Found]) -> None:
             model.quantisation,
             size_of(model.size_bytes),
             str(model.n_ctx_train or ""),
+            str(head or ""),
             when(model.modified_s) if model.modified_s else "",
         )
-        for name, model in usable
+        for (name, model), head in zip(usable, heads, strict=True)
     ]
-    header = ("model", "parameters", "weights", "size", "context", "modified")
-    output.table(header, rows, right=("parameters", "size", "context"))
+    header = ("model", "parameters", "weights", "size", "context", "draft head", "modified")
+    output.table(header, rows, right=("parameters", "size", "context"), least=("modified", "context"))
+    _note_absent(output, heads)
+
+
+def _note_absent(output: Output, heads: Iterable[KnownHead | None]) -> None:
+    if any(head is not None and head.place == "not here" for head in heads):
+        output.note("edgespec pull MODEL --head downloads a draft head that is not here")
 
 
 def _head_line(name: str, head: LocalModel) -> str:
@@ -164,7 +179,7 @@ def _unfinished_lines(begun: list[Begun]) -> list[str]:
 # --- as JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(name: str, model: LocalModel) -> dict[str, Any]:
+def _as_json(name: str, model: LocalModel, head: KnownHead | None) -> dict[str, Any]:
     parts = model.header.parts if model.header else ()
     return _problem(
         name, [str(path.absolute()) for path in parts or (model.path,)], model.size_bytes, model.problem
@@ -175,6 +190,7 @@ def _as_json(name: str, model: LocalModel) -> dict[str, Any]:
         "quantisation": model.quantisation,
         "ctx_trained": model.n_ctx_train,
         "modified": iso(model.modified_s) if model.modified_s else None,
+        "head": head.as_json if head is not None else None,
     }
 
 
@@ -187,22 +203,28 @@ def _problem(name: str, files: list[str], size_bytes: int, problem: str) -> dict
 
 def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
     from edgespec.models.names.catalog import catalogue
+    from edgespec.models.pair.known_heads import head_of_entry
 
     entries = [each for each in catalogue().values() if part in f"{each.name} {each.about} {each.source}".lower()]
     if as_json:
         for entry in entries:
-            output.json(asdict(entry) | {"here": _quants_here(entry)})
+            head = head_of_entry(entry)
+            output.json(
+                asdict(entry) | {"here": _quants_here(entry), "head": head.as_json if head is not None else None}
+            )
     elif entries:
-        rows = [_entry_row(each) for each in entries]
-        output.table(("model", "weights", "here", "licence", "about", "drafts", "heads"), rows)
+        heads = [head_of_entry(each) for each in entries]
+        rows = [_entry_row(entry, head) for entry, head in zip(entries, heads, strict=True)]
+        header = ("model", "weights", "here", "licence", "about", "drafts", "draft head")
+        output.table(header, rows, least=("licence", "drafts", "about"))
+        _note_absent(output, heads)
     else:
         output.note(f"no model of the catalogue has '{part}' in its name")
 
 
-def _entry_row(entry: Entry) -> tuple[str, ...]:
-    kinds = dict.fromkeys(head.partition(" ")[0] for head in entry.heads)
+def _entry_row(entry: Entry, head: KnownHead | None) -> tuple[str, ...]:
     here, drafts = " ".join(_quants_here(entry)), " ".join(entry.drafts)
-    return entry.name, entry.quant, here, entry.licence, entry.about, drafts, " ".join(kinds)
+    return entry.name, entry.quant, here, entry.licence, entry.about, drafts, str(head or "")
 
 
 def _quants_here(entry: Entry) -> list[str]:

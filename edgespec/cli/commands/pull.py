@@ -18,7 +18,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in
 from edgespec.models.hub.absent import choices_in
-from edgespec.models.hub.cache import hub_cache
+from edgespec.models.hub.cache import hub_cache, is_offline
 from edgespec.models.hub.pulling import (
     Item,
     LeftOut,
@@ -31,11 +31,13 @@ from edgespec.models.hub.pulling import (
     plan_item,
     with_assistants,
 )
-from edgespec.models.hub.quants import drafts_in
+from edgespec.models.hub.quants import drafts_in, is_assistant
 from edgespec.models.hub.repository import Download, look_up
 from edgespec.models.hub.requests import DownloadError
+from edgespec.models.names.heads import GGUF
 from edgespec.models.names.source import NAMES, PackageSpec, cached, is_path
 from edgespec.models.names.spec import sources
+from edgespec.models.pair.pull_heads import finish_head, known_head, published_head
 from edgespec.text.figures import clock, size_of
 
 OPTIONS = [
@@ -43,7 +45,10 @@ OPTIONS = [
         "Model", "--no-draft", is_flag=True,
         help="Do not download the catalogue's draft or the assistant of a model; offer none.",
     ),
-    option("Model", "--head", is_flag=True, help="Also download a draft head or draft model in the same repository."),
+    option(
+        "Model", "--head", is_flag=True,
+        help="Also download a draft head: one in the model's repository, or the catalogue's best one for the model.",
+    ),
     OFFLINE,
     flag("--dry-run", help="Only show what would be downloaded, and whether space is sufficient."),
     flag("--list", "only_list", help="Only list the models in MODEL's repository, with sizes."),
@@ -59,8 +64,9 @@ def pull(call: Call) -> None:
 
     MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
     qwen2.5-7b), which includes a draft model. The same command resumes an interrupted download. If one of several
-    models is not available, none is downloaded. A draft head in the repository of a model is offered, or only named if
-    there is no terminal.
+    models is not available, none is downloaded. A draft head in the repository of a model, or the best one that the
+    catalogue names for it, is offered, or only named if there is no terminal. A head that was not published as a GGUF
+    file is converted for the model.
     """
     values, output, specs = call.values, call.output, call.values["specs"]
     if values["only_list"]:
@@ -81,6 +87,9 @@ def pull(call: Call) -> None:
             announce(item, output)
         with call.cancelling() as cancel:
             fetch_items(items, output, cancel, needs_all=False)
+        with output.showing_progress():
+            for item in items:
+                finish_head(item, output)
         tell_stopped(items, output)
     for item in items:
         _show(item, output, dry_run=values["dry_run"])
@@ -89,26 +98,62 @@ def pull(call: Call) -> None:
 
 
 def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool) -> list[Item]:
-    """Return the planned drafts in the repositories of the models that the user wants; without a terminal to ask, a
-    note names the others."""
-    wanted = []
+    """Return the planned drafts and draft heads that the user wants, of those that can be had for the models; without a
+    terminal to ask, a note names the others."""
+    wanted: list[Item] = []
     for item in items:
-        if (offer := offered_draft(item)) is None:
-            if yes and not item.is_draft and item.error is None:
-                output.note(f"no draft was found next to {item.spec}")
+        if item.is_draft or item.error is not None:
             continue
-        draft, size_bytes = offer
-        is_here = draft.wanted is not None and cached(draft.wanted) is not None
-        if any(each.wanted == draft.wanted for each in items) or (is_here and not yes):
+        if offer := offered_draft(item):
+            wanted += _in_repository(*offer, [*items, *wanted], output, yes=yes, may_ask=may_ask)
+        elif is_offline():
             continue
-        may_ask = may_ask and can_ask(output)
-        what = f"{draft.spec} ({size_of(size_bytes)})"
-        if yes or (may_ask and confirmed(f"Also download {what}, which drafts for {item.spec}?")):
-            plan_item(draft, output)
-            wanted.append(draft)
-        elif not may_ask:
-            output.note(f"{what} drafts for {item.spec}: edgespec pull {draft.spec}")
+        elif yes or not output.quiet:
+            wanted += _published(item, items, output, yes=yes, may_ask=may_ask)
     return wanted
+
+
+def _in_repository(
+    draft: Item, size_bytes: int, items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool
+) -> list[Item]:
+    """Offer the draft in the repository of a model."""
+    is_here = draft.wanted is not None and cached(draft.wanted) is not None
+    if any(each.wanted == draft.wanted for each in items) or (is_here and not yes):
+        return []
+    what = f"{draft.spec} ({size_of(size_bytes)})"
+    drafts_for = f"which drafts for {draft.targets[0].spec}"
+    if not _is_wanted(f"Also download {what}, {drafts_for}?", output, yes=yes, may_ask=may_ask):
+        if not (may_ask and can_ask(output)):
+            output.note(f"{what} drafts for {draft.targets[0].spec}: edgespec pull {draft.spec}")
+        return []
+    plan_item(draft, output)
+    return [draft]
+
+
+def _published(item: Item, items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool) -> list[Item]:
+    """Offer the best head that the catalogue names for a model without a head."""
+    if any(item in each.targets and is_assistant(each.spec) for each in items):
+        return []
+    if known := known_head(item):
+        if yes:
+            output.note(f"{item.spec} needs no other draft head: {known}")
+        return []
+    draft = published_head(item, output)
+    if draft is None or draft.head is None:
+        if yes:
+            output.note(f"no draft head was found for {item.spec}")
+        return []
+    size_bytes = draft.download.size_bytes if draft.download is not None else 0
+    what = f"{draft.spec} ({draft.head.facts(size_bytes)})"
+    if _is_wanted(f"Also download {what}?", output, yes=yes, may_ask=may_ask):
+        return [draft]
+    if not (may_ask and can_ask(output)):
+        output.note(f"{what} drafts for {item.spec}: edgespec pull {item.spec} --head")
+    return []
+
+
+def _is_wanted(question: str, output: Output, *, yes: bool, may_ask: bool) -> bool:
+    return yes or (may_ask and can_ask(output) and confirmed(question))
 
 
 def _withhold(items: Sequence[Item]) -> None:
@@ -123,7 +168,11 @@ def _withhold(items: Sequence[Item]) -> None:
 
 
 def _show(item: Item, output: Output, *, dry_run: bool) -> None:
-    if item.was_here:
+    if item.head is not None and item.is_done and item.error is None:
+        took = f"{size_of(item.transferred_bytes)} downloaded" if item.transferred_bytes else "already downloaded"
+        made = "" if item.head.format == GGUF else f", converted for {item.targets[0].spec}"
+        output.line(f"{item.spec}: {took}{made}\n  {item.path}")
+    elif item.was_here:
         output.line(f"{item.spec}: already here\n  {item.path}")
     elif dry_run and item.download is not None:
         missing, free = size_of(item.download.missing_bytes), size_of(free_bytes([item]))
@@ -144,6 +193,9 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
     named = [item for item in items if not item.is_draft]
     if len(named) == len(failed) == 1 and named[0].error is not None:
         raise named[0].error
+    unusable = next((item for item in items if item.head is not None and item.is_done and item.error is not None), None)
+    if len(failed) == 1 and unusable is not None and unusable.error is not None:
+        raise unusable.error
     said: dict[str, list[str]] = {}
     for spec, error in failed.items():
         said.setdefault(str(error), []).append(spec)

@@ -46,9 +46,8 @@ def show(model: str, template: bool) -> None:
     found = local_model(model, embeds=True)
     header = found.header
     assert header is not None  # a file without a valid header is an error
-    output.facts(
-        [(label, text or "-") for label, text in [*_rows(found, header), *_catalogue_rows(model), *_near_rows(header)]]
-    )
+    rows = [*_rows(found, header), *_drafting_rows(found, model, header), *_catalogue_rows(model)]
+    output.facts([(label, text or "-") for label, text in rows])
     for name, text in _templates(header) if template else ():
         output.line(f"\n{{# {name} #}}\n{text}" if name else f"\n{text}")
 
@@ -193,21 +192,26 @@ def _catalogue_rows(model: str) -> Rows:
     entry = catalogued(model)
     if entry is not None and entry.package:
         yield "made from", f"{PurePosixPath(entry.member).name} of the package {entry.package}"
-    if entry is not None and entry.heads:
-        yield "published heads", ", ".join(entry.heads)
+    for place, head in enumerate(entry.heads if entry is not None else ()):
+        page = f" ({head.source})" if head.gain and head.source else ""
+        yield "" if place else "published heads", f"{head.repository or 'in its file'}: {head.facts()}{page}"
     if own := own_settings(model):
         settings = (f"{name} {json_line(value)}" for name, value in own.items())
         yield "answers with", f"{', '.join(settings)} (unless you set them)"
 
 
-def _near_rows(header: Header) -> Rows:
-    """Yield the drafts near a model, and whether they can draft for it."""
+def _drafting_rows(model: LocalModel, spec: str, header: Header) -> Rows:
+    """Yield the model's draft head, and the drafts near it with what speaks against those that do not fit."""
     from edgespec.gguf_file.head_check import is_head
     from edgespec.models.names.known import short_spec
+    from edgespec.models.pair.known_heads import head_of
     from edgespec.models.pair.near import drafts_near
 
-    drafts = [] if is_head(header) else drafts_near(header)
-    for place, draft in enumerate(drafts):
+    if is_head(header) or model.is_embedding:
+        return
+    if known := head_of(model):
+        yield "draft head", known.with_command(short_spec(spec))
+    for place, draft in enumerate(drafts_near(header)):
         of_head = f"{draft.found.kind} head, " if draft.found.kind else ""
         fits = f"{of_head}does not fit: {draft.problem}" if draft.problem else f"fits, {draft.found.why}"
         if draft.is_bundled:

@@ -113,22 +113,37 @@ class Output:
             line = wrapped(printable(f"{label:{indent}}{text}".replace("\n", " ")).rstrip(), columns, indent)
             self.line(line.replace("\xa0", " "))
 
-    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
+    def table(
+        self,
+        header: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        right: Collection[str] = (),
+        least: Sequence[str] = (),
+    ) -> None:
         """Print a table. `right` names right-aligned columns. No cell is cut or wrapped, so that names can be copied.
-        Columns without any text are left out."""
+
+        Columns without any text are left out, and on a terminal that is too narrow those in `least`, the first ones
+        first, with a note.
+        """
         from rich.cells import cell_len
 
-        kept = [number for number, column in enumerate(zip(*rows, strict=True)) if any(column)]
-        header, rows = [header[number] for number in kept], [[row[number] for number in kept] for row in rows]
-        widths = [max(map(cell_len, column)) for column in zip(header, *rows, strict=True)]
+        columns = {name: cells for name, *cells in zip(header, *rows, strict=True) if any(cells)}
+        widths = {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
+        room, left_out = shutil.get_terminal_size().columns if _is_terminal(self._stdout) else math.inf, []
+        for name in least:
+            if name in columns and sum(widths.values()) + 2 * (len(widths) - 1) > room:
+                left_out.append(name)
+                del columns[name], widths[name]
         lines = []
-        for row in (header, *rows):
+        for row in zip(*((name, *cells) for name, cells in columns.items()), strict=True):
             cells = []
-            for name, text, width in zip(header, row, widths, strict=True):
+            for text, (name, width) in zip(row, widths.items(), strict=True):
                 gap = " " * (width - cell_len(text))
                 cells.append(gap + text if name in right else text + gap)
             lines.append("  ".join(cells).rstrip())
         self.line("\n".join([lines[0], "─" * max(map(cell_len, lines)), *lines[1:]]))
+        if left_out:
+            self.note(f"a wider terminal also shows: {', '.join(left_out)}")
 
     def json(self, value: Any) -> None:
         """Print a JSON value on one line."""

@@ -1,0 +1,119 @@
+"""The published draft heads of the catalogue's models: where each is, in which form, and what its makers report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from edgespec.text.figures import size_of
+
+MTP = "mtp"
+TITLES = {
+    MTP: "MTP block",
+    "eagle1": "EAGLE head",
+    "eagle3": "EAGLE-3 head",
+    "peagle": "P-EAGLE head",
+    "dflash": "DFlash head",
+    "dspark": "DSpark head",
+    "assistant": "assistant",
+    "hydra": "Hydra head",
+    "medusa": "Medusa head",
+}
+PUBLISHED = (MTP, "eagle3", "peagle", "dflash", "dspark", "assistant")
+CONVERTED = ("eagle3", "peagle", "dflash", "dspark")  # the kinds that `draft convert` makes of safetensors
+GGUF, SAFETENSORS = "gguf", "safetensors"
+FORM = 'a list of draft heads, such as ["mtp", "eagle3 owner/name", {kind = "eagle3", repository = "owner/name"}]'
+_REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
+_MOST_BYTES = 1 << 60
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedHead:
+    """A draft head that is published for a model.
+
+    Attributes:
+        kind: One of `PUBLISHED`.
+        repository: The repository of the hub that holds the head; empty for an MTP block, which is in the model's file.
+        format: "gguf" if the repository holds a file that is used as it is, "safetensors" if the head must be
+            converted first; empty for an MTP block.
+        size_bytes: The size of the download; 0 if unknown.
+        tokens: The published number of tokens that a step of the target yields with this head; 0 if unknown.
+        speedup: The published speed, relative to decoding without drafts; 0 if unknown.
+        source: The page that names the head, or these figures.
+    """
+
+    kind: str
+    repository: str = ""
+    format: str = ""
+    size_bytes: int = 0
+    tokens: float = 0.0
+    speedup: float = 0.0
+    source: str = ""
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.kind]
+
+    @property
+    def can_be_had(self) -> bool:
+        """False for a head that is in the model's file already, whose form cannot be converted, or that was measured as
+        slower than no drafts."""
+        has_form = self.format == GGUF or self.kind in CONVERTED
+        return bool(self.repository) and has_form and not 0 < self.speedup < 1
+
+    def facts(self, size_bytes: int = 0) -> str:
+        """Return the head's kind, the size of its download and the published gain in words.
+
+        `size_bytes` is the size that the hub reports, if it was asked.
+        """
+        size = size_bytes or self.size_bytes
+        return ", ".join(filter(None, (self.title, size_of(size) if size else "", self.gain)))
+
+    @property
+    def gain(self) -> str:
+        """The published gain in words; empty if none is known."""
+        if self.tokens:
+            return f"published: {self.tokens:g} tokens a step"
+        return f"published: {self.speedup:g} times the speed" if self.speedup else ""
+
+
+def describes_head(value: Any) -> bool:
+    """Return whether an element of a `heads` list describes a draft head."""
+    if isinstance(value, str):
+        kind, _, repository = value.partition(" ")
+        return _fits(kind, repository)
+    if not isinstance(value, dict) or value.keys() - PublishedHead.__dataclass_fields__.keys():
+        return False
+    numbers = {"size_bytes": (int, _MOST_BYTES), "tokens": (float, 1000), "speedup": (float, 1000)}
+    return (
+        _fits(value.get("kind"), value.get("repository", ""))
+        and value.get("format", GGUF) in (GGUF, SAFETENSORS)
+        and isinstance(value.get("source", ""), str)
+        and all(
+            type(value[key]) in {int, type_} and 0 <= value[key] < most
+            for key, (type_, most) in numbers.items()
+            if key in value
+        )
+    )
+
+
+def read_head(value: str | Mapping[str, Any]) -> PublishedHead:
+    """Return the head that an element of a `heads` list describes (`describes_head`).
+
+    Without a format, a repository whose name ends with "-GGUF" holds a GGUF file, and others hold safetensors.
+    """
+    if isinstance(value, str):
+        kind, _, repository = value.partition(" ")
+        value = {"kind": kind, "repository": repository}
+    repository = value.get("repository", "")
+    of_name = GGUF if repository.lower().endswith("-gguf") else SAFETENSORS
+    return PublishedHead(**{"format": of_name if repository else ""} | dict(value))
+
+
+def _fits(kind: Any, repository: Any) -> bool:
+    if kind == MTP:
+        return bool(repository == "")
+    has_name = isinstance(repository, str) and _REPOSITORY.fullmatch(repository) is not None
+    return has_name and kind in PUBLISHED
