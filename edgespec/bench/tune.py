@@ -249,8 +249,8 @@ class _Run:
     left_out: list[LeftOut] = field(default_factory=list)
 
     def measure(self, contest: Contest, target: Path, seconds: float) -> None:
-        """Load the model for a contest and measure for about so long, at least `LEAST_PROMPTS` prompts. Raises
-        CancelledError, with which the samples so far are kept, and what `Runtime` raises."""
+        """Load the model for a contest and measure for about this time, at least `LEAST_PROMPTS` prompts. Raises
+        CancelledError, after which `loads` has what was measured, and what `Runtime` raises."""
         started_s = perf_counter()
         what = f"measuring {name_of_draft(contest.draft) if contest.draft else ''}".rstrip() + self.part
         limit = self.settings.spec_draft_n_max
