@@ -168,7 +168,7 @@ def _what(choice: Choice) -> str:
             text += f", and {choice.over_current} as fast as the present setting"
         fixed = choice.best_fixed
         if fixed is not None and fixed is not best and fixed is not choice.rival:
-            text += f", where fixed draft lengths reach at most {_value(fixed, choice.temperature)}"
+            text += f", where the best fixed draft length reaches {_value(fixed, choice.temperature)}"
     if choice.rival is not None:
         text += (
             f" ({named(choice.rival)} may be faster, {_value(choice.rival, choice.temperature)}: "

@@ -63,7 +63,7 @@ def test_a_head_that_is_certainly_faster_is_advised_with_its_commands() -> None:
     assert told.sentence.startswith(
         "use suffix,recycling,eagle3 of /models/head.gguf with the automatic draft length: 1.50x (1.49 to 1.51) as "
         "fast as plain decoding at temperature 0.5, and 1.36x (1.36 to 1.36) as fast as the present setting, where "
-        "fixed draft lengths reach at most 1.25x"
+        "the best fixed draft length reaches 1.25x"
     )
     assert told.commands == (
         "edgespec config set draft-model /models/head.gguf",
