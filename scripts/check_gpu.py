@@ -1,8 +1,9 @@
-"""Run the tests that need a GPU: on Mesa's software driver, which needs none, or on the GPU of this machine.
+"""Run the tests that need a GPU, on Mesa's software driver or on the GPU of this machine, and report about the device.
 
     check_gpu.py                  one and two software devices (Linux)
     check_gpu.py --root FOLDER    the same in a Debian 13 in FOLDER, which is made if it is missing (as root)
     check_gpu.py --device         the GPU of this machine, and then a report for docs/gpu.md
+    check_gpu.py --report         only the report, also on a machine without a GPU
     check_gpu.py -k faults        other arguments go to pytest
 
 A software device needs Mesa 25 or newer: Debian 13 and Ubuntu 24.10 have it (mesa-vulkan-drivers). On older systems,
@@ -65,13 +66,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", type=Path, help="a folder with a Debian 13, or for one")
     parser.add_argument("--device", action="store_true", help="use the GPU of this machine, and print a report")
+    parser.add_argument("--report", action="store_true", help="print the report without running tests")
     parser.add_argument("--model", default="", help="a model of F16 weights for the report; default: one that is made")
-    parser.add_argument("--native", default="", help="llama.cpp's llama-speculative-simple, to compare the speed with")
+    parser.add_argument("--native", default="", help="llama.cpp's llama-speculative-simple, to compare with")
+    parser.add_argument("--shape", action="append", default=[], help="a shape for the report (scripts/lab/shapes.py)")
+    parser.add_argument("--output", default=str(WORK / "report.md"), help="the file of the report (%(default)s)")
     args, rest = parser.parse_known_args()
     try:
-        if args.device:
+        if args.report:
+            failed = list[str]()
+            report(args, None)
+        elif args.device:
             failed = tests("this GPU", [], os.environ, "gpu", rest)
-            report(args.model, args.native, failed)
+            report(args, failed)
         else:
             root, failed = software_device(args.root), []
             for name, (visible, marker) in DEVICES.items():
@@ -182,11 +189,12 @@ def tests(name: str, enter: Sequence[str], environ: Mapping[str, str], marker: s
     return timed(f"tests on {name}", run)
 
 
-def report(model: str, native: str, failed: Sequence[str]) -> None:
-    """Print the report of a GPU, made by scripts/lab/gpu_report.py."""
-    options = [f"--failed={line}" for line in failed] + [f"--native={native}"] * bool(native)
-    command = [str(PYTHON), str(ROOT / "scripts/lab/gpu_report.py"), *options, *[model] * bool(model)]
-    timed("the report", lambda: subprocess.run(command, check=True))
+def report(args: argparse.Namespace, failed: Sequence[str] | None) -> None:
+    """Print the report of this device, made by scripts/lab/device_report.py; `failed` is None if no test was run."""
+    options = [f"--failed={line}" for line in failed or [""]] if failed is not None else []
+    options += [f"--native={args.native}"] * bool(args.native) + [f"--shape={shape}" for shape in args.shape]
+    command = [str(PYTHON), str(ROOT / "scripts/lab/device_report.py"), *options, f"--output={args.output}"]
+    timed("the report", lambda: subprocess.run([*command, *[args.model] * bool(args.model)], check=True))
 
 
 def timed(what: str, do: Callable[[], Result]) -> Result:

@@ -9,11 +9,11 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from edgespec.bench.costs import cost_curve
 from edgespec.bench.measure import BenchResult
 from edgespec.bench.modes import PLAIN, parse_mode
 from edgespec.bench.summary import ALL, Cell, Summary, loops_note, plain_spread, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
-from edgespec.bench.tune import cost_curve
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.text.figures import counted

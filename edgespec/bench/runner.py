@@ -99,11 +99,20 @@ class Runner:
     """Measures answers of a loaded model. A context manager, after which the model drafts as before.
 
     `modes` are those of the requested modes that are possible with this model, plain decoding first; `messages` say
-    which were left out and why.
+    which were left out and why. Answers are sampled with `sampling`, except for its temperature.
     """
 
-    def __init__(self, llm: Runtime, modes: Sequence[Mode], cancel: CancelFlag, *, reference: bool = False) -> None:
+    def __init__(
+        self,
+        llm: Runtime,
+        modes: Sequence[Mode],
+        cancel: CancelFlag,
+        *,
+        reference: bool = False,
+        sampling: SamplingSettings | None = None,
+    ) -> None:
         self._llm, self._cancel, self._settings = llm, cancel, llm.settings
+        self._sampling = sampling or SamplingSettings()
         self._drafters = [llm.settings.spelling(drafter.name) for drafter in llm.engine.speculator.drafters]
         self._leaves = llm.engine.speculator.tree_width
         self.modes: list[Mode] = []
@@ -129,15 +138,17 @@ class Runner:
             spec_tree=self._leaves,
         )
 
-    def warm_up(self, question: Question, repeat: int = 5) -> dict[str, Any]:
-        """Measure the cost of passes, in seconds: the target's by width, and the draft model's if there is one. Then
-        let every mode answer once. Raises CancelledError, GenerationError."""
-        widths = pass_widths(self._llm.engine.speculator.n_max)
+    def warm_up(self, question: Question, repeat: int = 5, longest: int | None = None) -> dict[str, Any]:
+        """Measure the cost of passes, in seconds: the target's by width, up to drafts of `longest` tokens, and those of
+        each draft model. Then let every mode answer once. Raises CancelledError, GenerationError."""
+        n_max = self._llm.engine.speculator.n_max
+        widths = pass_widths(n_max if longest is None else min(longest, n_max))
         costs = self._llm.measure_costs(widths, repeat, cancel=self._cancel)
         short = replace(question.request, max_tokens=min(WARM_UP_TOKENS, question.request.max_tokens))
         for mode in self.modes:
             self.answer(mode, replace(question, request=short), 0.0)
-        return {"target": costs["target"], "draft": next(iter(costs["step"].values()), None)}
+        steps = costs["step"]
+        return {"target": costs["target"], "draft": next(iter(steps.values()), None), "drafts": steps}
 
     def samples(
         self, questions: Sequence[Question], temperatures: Sequence[float] = (0.0,), repeat: int = 1
@@ -158,7 +169,7 @@ class Runner:
             n_max = min(n_max, self._settings.draft_n_max)
         llm.draft_with(spec_type=mode.spec_type, pace=mode.pace, spec_draft_n_max=n_max or None, spec_tree=mode.tree)
         llm.forget()
-        sampling = SamplingSettings(temperature=temperature)
+        sampling = replace(self._sampling, temperature=temperature)
         request = replace(question.request, sampling=sampling, verify=mode.rule)
         tokens = [event.id for event in llm.submit(request, self._cancel) if event.id >= 0]  # the end has id -1
         if self._cancel.is_set():

@@ -6,9 +6,9 @@ median of its ratios counts. The 95 % interval is a bootstrap over prompts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from statistics import geometric_mean, quantiles
+from statistics import quantiles
 
 import numpy as np
 
@@ -109,7 +109,7 @@ def _cell(
     ratios: Sequence[float | None],
     equal: Sequence[bool | None],
 ) -> Cell:
-    paired = by_prompt(samples, ratios)
+    paired = [*by_prompt(samples, ratios).values()]
     low, high = (None, None) if mode == PLAIN.name else bootstrap_interval(paired) or (None, None)
     known = [value for value in equal if value is not None]
     stats = Stats()
@@ -120,11 +120,11 @@ def _cell(
         temperature=temperature,
         category=category,
         prompts=len({sample.item for sample in samples}),
-        tokens_per_s=median(by_prompt(samples, [sample.tokens_per_s for sample in samples])),
+        tokens_per_s=median(by_prompt(samples, [sample.tokens_per_s for sample in samples]).values()),
         speedup=median(paired),
         speedup_low=low,
         speedup_high=high,
-        first_token_s=median(by_prompt(samples, [sample.stats.prompt_s for sample in samples])),
+        first_token_s=median(by_prompt(samples, [sample.stats.prompt_s for sample in samples]).values()),
         repeated_4grams=sum(repeated_4grams(sample.tokens) for sample in samples) / len(samples),
         equal_share=sum(known) / len(known) if known else None,
         stats=stats,
@@ -157,13 +157,13 @@ def speedups(samples: Sequence[Sample]) -> list[float | None]:
     return found
 
 
-def by_prompt(samples: Iterable[Sample], values: Iterable[float | None]) -> list[float]:
-    """Return the median of each prompt's values, without prompts that have none."""
+def by_prompt(samples: Iterable[Sample], values: Iterable[float | None]) -> dict[str, float]:
+    """Return the median of each prompt's values by its id, without prompts that have none."""
     known: dict[str, list[float]] = {}
     for sample, value in zip(samples, values, strict=True):
         if value is not None:
             known.setdefault(sample.item, []).append(value)
-    return [float(np.median(found)) for found in known.values()]
+    return {item: float(np.median(found)) for item, found in known.items()}
 
 
 def median(values: Iterable[float]) -> float | None:
@@ -172,33 +172,13 @@ def median(values: Iterable[float]) -> float | None:
     return float(np.median(known)) if known else None
 
 
-def bootstrap_interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % interval of the median, always the same for the same values; None for fewer than two."""
+def bootstrap_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float] | None:
+    """Return the interval of the median, always the same for the same values; None for fewer than two."""
     if len(values) < 2:
         return None
     picks = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
-    low, high = np.quantile(np.median(np.asarray(values)[picks], axis=1), (0.025, 0.975))
+    low, high = np.quantile(np.median(np.asarray(values)[picks], axis=1), ((1 - confidence) / 2, (1 + confidence) / 2))
     return float(low), float(high)
-
-
-def mean_of_categories(values: Mapping[str, Sequence[float]]) -> tuple[float, float, float] | None:
-    """Return the geometric mean of the categories' medians, with its 95 % interval; None for fewer than two values.
-
-    The interval is a bootstrap within each category, or over all values if a category has only one.
-    """
-    groups = [np.asarray(found) for found in values.values() if len(found)]
-    pooled = np.concatenate(groups) if groups else np.empty(0)
-    if len(pooled) < 2:
-        return None
-    random = np.random.default_rng(0)
-    if min(map(len, groups)) > 1:
-        medians = [np.median(random.choice(group, (RESAMPLES, len(group))), axis=1) for group in groups]
-        means = np.exp(np.mean(np.log(medians), axis=0))
-    else:
-        means = np.exp(np.mean(np.log(random.choice(pooled, (RESAMPLES, len(pooled)))), axis=1))
-    low, high = np.quantile(means, (0.025, 0.975))
-    mean = geometric_mean(float(np.median(group)) for group in groups)
-    return mean, min(float(low), mean), max(float(high), mean)
 
 
 def plain_spread(samples: Iterable[Sample]) -> float | None:

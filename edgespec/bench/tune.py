@@ -1,300 +1,342 @@
-"""`edgespec tune`: find out whether a drafter is worth it on this machine, and why.
+"""`edgespec tune`: measure which drafters to use for a model, how long their drafts should be, and what that gains.
 
-Plain decoding, drafts of a fixed length and the automatic draft length answer the same prompts, interleaved. The
-speedup of the automatic length over plain decoding decides. The acceptance rate of the fixed length and the cost of
-passes explain the decision. The draft-length policy saves what it learns here for the next start.
-
-The prediction (Leviathan et al., arXiv 2211.17192, section 3): if every draft token is accepted with the same
-probability alpha, a step with K draft tokens emits E = 1 + alpha + ... + alpha^K tokens and takes K c + t(K+1): K
-passes of the draft model and one pass of the target over K + 1 tokens, in units of t(1). E divided by that is the
-speedup over plain decoding, if nothing else takes time.
+The model is loaded once for each of its draft heads and draft models. In each load, plain decoding, the drafters
+without weights, the head alone, all of them together and the head with fixed draft lengths answer the same prompts,
+interleaved. So each speedup compares answers to the same prompt within seconds. The draft-length policy saves what it
+learns here for the next start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
-from edgespec.bench.modes import PLAIN, Mode
+from edgespec.bench.candidates import LeftOut, current_mode, find_candidates, name_of_draft, others_of, without_weights
+from edgespec.bench.costs import CostCurve, acceptance_probability, cost_curve
+from edgespec.bench.modes import PLAIN, Contest, Mode
 from edgespec.bench.runner import Runner, Sample, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.summary import ALL, mean_of_categories, median, speedups
+from edgespec.bench.summary import Cell, by_prompt, plain_spread, speedups, summarise
 from edgespec.cancel import CancelFlag
-from edgespec.errors import UsageError
+from edgespec.core.sampling import SamplingSettings
+from edgespec.errors import EdgespecError
 from edgespec.events import Progress
+from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError
+from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
-from edgespec.text.figures import counted, percent
+from edgespec.settings import MTP, LoadSettings, fixed_length
 
 TOKENS = 32
-LENGTH = 3  # of the fixed drafts that measure the acceptance rate
 MOST_REPEATS = 20  # of the same prompt
-WORTH_IT, HARMLESS = 1.02, 0.97  # speedups
-MUCH = 1.1  # speedup of a category that is named; smaller ones may be chance
-DISTURBED = 0.9  # passes over one token: a wider pass cannot be cheaper
+LEAST_PROMPTS = 3  # for each draft, even if that takes longer
+LONGEST = 8  # draft tokens up to which the cost of passes is shown
 
 
-@dataclass(frozen=True, slots=True)
-class CostCurve:
-    """Measured costs of passes."""
-
-    #: t(1) in seconds
-    pass_s: float
-    #: t(n) / t(1) by width n
-    target: Mapping[int, float]
-    #: c, a draft pass in units of t(1), if there is a draft model
-    draft: float | None
-
-    def at(self, width: int) -> float:
-        """Return t(width) / t(1), interpolated."""
-        return float(np.interp(width, [*self.target], [*self.target.values()]))
-
-    def speedup(self, alpha: float, length: int) -> float:
-        """Return the predicted speedup of chains of `length` draft tokens. Needs c."""
-        assert self.draft is not None
-        return sum(alpha**k for k in range(length + 1)) / (self.draft * length + self.at(length + 1))
-
-    def best_length(self, alpha: float) -> int:
-        """Return the length with the best predicted speedup within the measured widths; 0 is plain decoding."""
-        return max(range(max(self.target)), key=lambda length: self.speedup(alpha, length))
-
-    def best(self, alpha: float) -> float:
-        """Return the predicted speedup at the best length within the measured widths; 1 is plain decoding."""
-        return self.speedup(alpha, self.best_length(alpha))
-
-    @property
-    def break_even(self) -> float | None:
-        """The least acceptance rate, in steps of a per cent, at which some draft length pays off, if there is one."""
-        if self.draft is None:
-            return None
-        return next((alpha / 100 for alpha in range(1, 101) if self.best(alpha / 100) > 1), None)
-
-
-def cost_curve(costs: Mapping[str, Any]) -> CostCurve | None:
-    """Return the curve of a result's `costs`, or None if t(1) was not measured."""
-    target = {int(width): seconds for width, seconds in (costs.get("target") or {}).items() if seconds}
-    if 1 not in target:
-        return None
-    draft_s = costs.get("draft")
-    return CostCurve(
-        target[1],
-        {width: max(1.0, target[width] / target[1]) for width in sorted(target)},  # below 1: disturbed measurement
-        None if draft_s is None else draft_s / target[1],
-    )
-
-
-def acceptance_probability(counts: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float | None:
-    """Return alpha, the share of verified draft tokens of chains that were accepted; None if none was verified.
-
-    `counts` are pairs of proposed and accepted tokens by position. A draft token is verified only if all tokens before
-    it were accepted, so each step verifies the accepted tokens, and one more if it rejects a token.
-    """
-    verified = accepted_in_all = 0
-    for proposed, accepted in counts:
-        reached = [*proposed[:1], *accepted]
-        verified += sum(map(min, proposed, reached))
-        accepted_in_all += sum(accepted)
-    return accepted_in_all / verified if verified else None
-
-
-@dataclass(frozen=True, slots=True)
-class CategoryFigures:
-    """The drafter on the texts of one category, or of all.
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidate:
+    """One way to decode, with its figures by temperature.
 
     Attributes:
-        alpha: the share of draft tokens that were accepted, given that those before them were; None if nothing was
-            drafted
-        fixed_speedup: of drafts of `LENGTH` tokens over plain decoding
-        auto_speedup: of the automatic draft length over plain decoding
+        draft: the file of the draft model or head that is loaded, if the mode uses it
+        is_current: True for what a start without options uses
+        cells: figures over all categories
+        by_category: speedups by category
+        ratios: speedups by prompt
+        beside: the same of the modes without weights in its own load
     """
 
-    category: str
+    mode: Mode
+    draft: Path | None
+    is_current: bool
+    cells: Mapping[float, Cell]
+    by_category: Mapping[float, Mapping[str, float | None]]
+    ratios: Mapping[float, Mapping[str, float]]
+    beside: Mapping[Mode, Mapping[float, Mapping[str, float]]]
+
+    @property
+    def draft_name(self) -> str:
+        """The name of the draft as an option takes it; empty without one."""
+        return "" if self.draft is None else name_of_draft(self.draft)
+
+    @property
+    def has_weights(self) -> bool:
+        """True if it needs a draft model, a head or the MTP block."""
+        return _needs_weights(self.mode)
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("prompts", "tokens_per_s", "speedup", "speedup_low", "speedup_high", "tokens_per_step", "acceptance")
+        at = [
+            {"temperature": temperature, **{name: getattr(cell, name) for name in names},
+             "by_category": self.by_category[temperature]}
+            for temperature, cell in self.cells.items()
+        ]  # fmt: skip
+        about = {"mode": self.mode.name, "spec_type": self.mode.spec_type, "pace": self.mode.pace}
+        draft = None if self.draft is None else str(self.draft)
+        return {**about, "draft_model": draft, "is_current": self.is_current, "figures": at}
+
+
+@dataclass(frozen=True, slots=True)
+class DraftCost:
+    """What the drafts of a drafter with weights cost, and how often they are right, at temperature 0.
+
+    Attributes:
+        length: the number of tokens of these drafts
+        cost: the time of a draft in passes of the target over one token; None if nothing was drafted
+        alpha: the share of its tokens that were accepted, given that those before them were
+        break_even: the least such share at which these drafts pay off, if there is one
+    """
+
+    drafter: str
+    draft: Path | None
+    length: int
+    cost: float | None
     alpha: float | None
-    fixed_speedup: float | None
-    auto_speedup: float | None
+    break_even: float | None
 
-
-@dataclass(frozen=True, slots=True)
-class Speedup:
-    """A measured speedup over plain decoding with its 95 % interval."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f}x as fast as plain decoding (95 % interval {self.low:.2f} to {self.high:.2f})"
-
-
-@dataclass(frozen=True, slots=True)
-class Recommendation:
-    """The decision and its reason; `use_it` is None if the figures allow no decision."""
-
-    use_it: bool | None
-    why: str
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self) | {"draft": None if self.draft is None else str(self.draft)}
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """The result of `tune`.
+    """The result of `tune`, complete or not.
 
     Attributes:
-        curve: the cost of passes
-        length: of the fixed drafts
-        speedup: of the automatic draft length; None if there was not enough time
+        model: the model as it was named
+        curve: the cost of the target's passes
+        cheapest: the measured cost of the cheapest pass, in passes over one token; below 1, the machine was busy
+        spread: how much the speed of plain decoding varied, if that is known
+        is_complete: False if it was stopped
     """
 
-    drafter: str
+    model: str
+    path: Path
+    sampling: SamplingSettings
+    temperatures: tuple[float, ...]
     curve: CostCurve
-    length: int
-    categories: list[CategoryFigures]
-    overall: CategoryFigures
-    speedup: Speedup | None
-    recommendation: Recommendation
-    messages: list[str]
+    cheapest: float
+    costs: tuple[DraftCost, ...]
+    candidates: tuple[Candidate, ...]
+    left_out: tuple[LeftOut, ...]
+    spread: float | None
+    is_complete: bool
+    messages: tuple[str, ...]
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; costs in seconds and relative to a pass over one token."""
         widths = {str(width): round(cost, 4) for width, cost in self.curve.target.items()}
-        curve = {"pass_s": self.curve.pass_s, "passes": widths, "draft": self.curve.draft}
-        return asdict(self) | {"curve": curve, "break_even": self.curve.break_even}
+        return {
+            "model": str(self.path),
+            "sampling": asdict(self.sampling),
+            "temperatures": list(self.temperatures),
+            "pass_s": self.curve.pass_s,
+            "passes": widths,
+            "drafts": [cost.as_json() for cost in self.costs],
+            "candidates": [candidate.as_json() for candidate in self.candidates],
+            "left_out": [asdict(each) for each in self.left_out],
+            "is_complete": self.is_complete,
+            "messages": list(self.messages),
+        }
 
 
 def tune(
-    llm: Runtime,
+    settings: LoadSettings,
+    sampling: SamplingSettings,
     items: Sequence[Item],
     seconds: float,
     *,
-    temperature: float = 0.0,
+    current: LoadSettings | None = None,
     progress: Progress | None = None,
     cancel: CancelFlag | None = None,
 ) -> Tuned | None:
-    """Measure the loaded drafter on `items` for about that long; every category gets at least one answer.
+    """Measure everything that can draft for a model on `items`, for about that long.
 
-    Returns None if it was cancelled before it had any result. Raises UsageError without a drafter, or if no
-    prompt fits.
+    Answers are sampled greedily and at the temperature of `sampling`, both with its other settings. `current` are the
+    settings of a start without options; None: the defaults. A draft that cannot be loaded is left out.
+
+    Returns None if it was cancelled before it had any result. Raises what `Runtime` raises for the target itself, and
+    UsageError if there is nothing to measure.
     """
-    progress, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
-    if not llm.engine.speculator.drafters:
-        raise UsageError(
-            "there is nothing to tune: no drafter is loaded", hint="pass a draft model (-md), or --spec-type suffix"
-        )
-    started_s = perf_counter()
-    drafter = llm.engine.speculator.drafters[0].name
-    spelling, length = llm.settings.spelling(drafter), min(LENGTH, llm.settings.draft_n_max)
-    auto, fixed = Mode(spelling), Mode(spelling, f"fixed:{length}")
-    questions, messages = ask(llm, items, TOKENS, reference=False)
-    n_categories = len({question.item.category for question in questions})
-    samples: list[Sample] = []
-    with Runner(llm, [PLAIN, auto, fixed], cancel) as runner:
-        try:
-            progress("warming up", 0.0)
-            costs = runner.warm_up(questions[0])
-            for sample in runner.samples(questions, [temperature], MOST_REPEATS):
-                samples.append(sample)
-                share = (perf_counter() - started_s) / seconds
-                progress("comparing with plain decoding", min(1.0, share))
-                turns, rest = divmod(len(samples), len(runner.modes))
-                if share >= 1 and turns >= n_categories and not rest:
-                    break
-        except CancelledError:
-            if not samples:
-                return None
-            messages.append("stopped early: the recommendation covers only what was measured")
-    curve = cost_curve(costs)
-    assert curve is not None
-    ratios = [_speedups(samples, mode) for mode in (fixed, auto)]
-    figures = [
-        CategoryFigures(name, _alpha(samples, fixed, name), *(median(found.get(name, ())) for found in ratios))
-        for name in dict.fromkeys(sample.category for sample in samples)
-    ]
-    means = [mean_of_categories(found) for found in ratios]
-    overall = CategoryFigures(ALL, _alpha(samples, fixed, ALL), *(mean and mean[0] for mean in means))
-    speedup = means[1] and Speedup(*means[1])
-    cheapest = min(seconds for seconds in costs["target"].values()) / curve.pass_s
-    recommendation = recommend(drafter, curve, figures, overall.alpha, speedup, cheapest=cheapest)
-    return Tuned(drafter, curve, length, figures, overall, speedup, recommendation, messages)
-
-
-def recommend(
-    drafter: str,
-    curve: CostCurve,
-    categories: Sequence[CategoryFigures],
-    alpha: float | None,
-    speedup: Speedup | None,
-    *,
-    cheapest: float = 1.0,
-) -> Recommendation:
-    """Decide from the measured speedup, and where that is close to 1, from what costs and acceptance rate predict.
-
-    `cheapest` is the measured cost of the cheapest pass, relative to a pass over one token.
-    """
-    if cheapest < DISTURBED:
-        return _disturbed("a wide pass appeared cheaper than a pass over a single token")
-    if speedup is None:
-        return Recommendation(None, "none: there was no time for two answers; run tune again with more --seconds")
-    even = curve.break_even
-    cannot_pay = curve.draft is not None and (even is None or (alpha or 0.0) < even)
-    # A pass with drafts generates at most 1 / (1 - alpha) tokens.
-    if cannot_pay and speedup.value >= WORTH_IT and speedup.value * (1 - (alpha or 0.0)) > 1:
-        return _disturbed(f"drafts appeared to save more than {percent(alpha or 0.0)} acceptance allows")
-    if speedup.low >= (WORTH_IT if cannot_pay else HARMLESS) and speedup.value >= WORTH_IT:
-        paying = [each.category for each in categories if (each.auto_speedup or 0.0) >= MUCH]
-        most = f", most of it on {', '.join(paying)}" if 0 < len(paying) < len(categories) else ""
-        return Recommendation(True, f"worth it: {speedup.value:.2f}x as fast as plain decoding{most}")
-    if speedup.high < WORTH_IT or (cannot_pay and speedup.value < WORTH_IT):
-        return Recommendation(False, f"not worth it ({drafter}): {_reason(curve, alpha, speedup)}")
-    return Recommendation(
-        None,
-        f"too close to call: between {speedup.low:.2f}x and {speedup.high:.2f}x as fast as plain decoding; run tune "
-        "again with more --seconds, while no other program is busy",
+    found = resolve(settings.model)
+    target = check_model(found.path)
+    current = current or LoadSettings(settings.model)
+    candidates = find_candidates(
+        settings, target, found.default_draft, current_mode(current, target, found.default_draft)
+    )
+    temperatures = tuple(dict.fromkeys((0.0, sampling.temperature)))
+    run = _Run(settings, sampling, temperatures, items, progress or _untold, cancel or CancelFlag())
+    run.left_out += candidates.left_out
+    started_s, is_complete = perf_counter(), True
+    waiting, number = [*candidates.contests], 0
+    try:
+        while waiting:
+            contest, number = waiting.pop(0), number + 1
+            run.part = f" ({number} of {number + len(waiting)})" if number + len(waiting) > 1 else ""
+            left_s = seconds - (perf_counter() - started_s)
+            try:
+                run.measure(contest, found.path, max(0.0, left_s) / (1 + len(waiting)))
+            except EdgespecError as error:
+                if contest.draft is None:
+                    raise
+                run.left_out.append(LeftOut(name_of_draft(contest.draft), error.line))
+                if not waiting and not run.loads:
+                    if not others_of(settings):
+                        raise
+                    waiting.append(without_weights(settings))
+    except CancelledError:
+        is_complete = False
+    loads = [load for load in run.loads if load.samples]
+    if not loads:
+        return None
+    messages = [*dict.fromkeys(message for load in loads for message in load.messages)]
+    now = current_mode(current, target, found.default_draft)  # may have changed: a head that pays is used again
+    return Tuned(
+        model=settings.model,
+        path=found.path,
+        sampling=sampling,
+        temperatures=temperatures,
+        curve=loads[0].curve,
+        cheapest=min(load.cheapest for load in loads),
+        costs=tuple(cost for load in loads for cost in _costs(load, temperatures[0])),
+        candidates=tuple(_candidates(loads, now)),
+        left_out=tuple(run.left_out),
+        spread=max((spread for load in loads if (spread := plain_spread(load.samples))), default=None),
+        is_complete=is_complete,
+        messages=tuple(messages),
     )
 
 
-def _disturbed(how: str) -> Recommendation:
-    return Recommendation(
-        None, f"none: another program disturbed the measurement ({how}); close other programs and run tune again"
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Load:
+    """One load of the model: the modes that were measured, and their answers."""
+
+    contest: Contest
+    modes: list[Mode]
+    costs: dict[str, Any]
+    samples: list[Sample] = field(default_factory=list)
+    messages: list[str] = field(default_factory=list)
+
+    @property
+    def curve(self) -> CostCurve:
+        found = cost_curve(self.costs)
+        assert found is not None
+        return found
+
+    @property
+    def cheapest(self) -> float:
+        return float(min(self.costs["target"].values()) / self.curve.pass_s)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A measurement in progress."""
+
+    settings: LoadSettings
+    sampling: SamplingSettings
+    temperatures: tuple[float, ...]
+    items: Sequence[Item]
+    progress: Progress
+    cancel: CancelFlag
+    part: str = ""
+    loads: list[_Load] = field(default_factory=list)
+    left_out: list[LeftOut] = field(default_factory=list)
+
+    def measure(self, contest: Contest, target: Path, seconds: float) -> None:
+        """Load the model for a contest and measure for about this time, at least `LEAST_PROMPTS` prompts. Raises
+        CancelledError, after which `loads` has what was measured, and what `Runtime` raises."""
+        started_s = perf_counter()
+        what = f"measuring {name_of_draft(contest.draft) if contest.draft else ''}".rstrip() + self.part
+        limit = self.settings.spec_draft_n_max
+        load_settings = contest.settings(self.settings, target)
+        if limit is not None:
+            load_settings = replace(load_settings, spec_draft_n_max=limit)
+        with Runtime(load_settings, self._tell_loading) as llm:
+            questions, messages = ask(llm, self.items, TOKENS, reference=False)
+            with Runner(llm, contest.modes, self.cancel, sampling=self.sampling) as runner:
+                self.progress("warming up", 0.0)
+                costs = runner.warm_up(questions[0], repeat=3, longest=LONGEST)
+                load = _Load(contest, runner.modes, costs)
+                load.messages += [*llm.notes, *runner.messages, *messages]
+                self.loads.append(load)
+                in_turn = len(runner.modes) * len(self.temperatures)
+                for sample in runner.samples(questions, self.temperatures, MOST_REPEATS):
+                    load.samples.append(sample)
+                    share = (perf_counter() - started_s) / seconds if seconds else 1.0
+                    turns, rest = divmod(len(load.samples), in_turn)
+                    self.progress(what, min(1.0, share, (turns + rest / in_turn) / LEAST_PROMPTS))
+                    if share >= 1 and turns >= min(LEAST_PROMPTS, len(questions)) and not rest:
+                        break
+
+    def _tell_loading(self, what: str, done: float) -> None:
+        """Show how far a load is. Raises CancelledError where that stops it; llama.cpp itself cannot be stopped."""
+        if what == "prompt":
+            return
+        if self.cancel.is_set() and what != "loading":
+            raise CancelledError
+        self.progress(what, done)
+
+
+def _untold(what: str, done: float) -> None:
+    """Show no progress."""
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def _candidates(loads: Sequence[_Load], current: tuple[Path | None, Mode]) -> list[Candidate]:
+    """Return the figures of all ways to decode; those without a draft are taken from the first load that has them."""
+    found: dict[tuple[Path | None, Mode], Candidate] = {}
+    for load in loads:
+        summary = summarise(load.samples, [mode.name for mode in load.modes])
+        ratios = {mode: {t: _ratios(load, mode, t) for t in summary.temperatures} for mode in load.modes}
+        beside = {mode: of for mode, of in ratios.items() if not _needs_weights(mode)}
+        for mode in load.modes:
+            draft = load.contest.draft if mode.draft_model == "draft" else None
+            cells = {t: cell for t in summary.temperatures if (cell := summary.cell(mode.name, t))}
+            by_category = {
+                t: {name: cell.speedup for name in summary.categories if (cell := summary.cell(mode.name, t, name))}
+                for t in cells
+            }
+            candidate = Candidate(mode, draft, (draft, mode) == current, cells, by_category, ratios[mode], beside)
+            found.setdefault((draft, mode), candidate)
+    return list(found.values())
+
+
+def _ratios(load: _Load, mode: Mode, temperature: float) -> dict[str, float]:
+    """Return the speedups of a mode by prompt."""
+    measured = zip(load.samples, speedups(load.samples), strict=True)
+    own = [(s, ratio) for s, ratio in measured if (s.mode, s.temperature) == (mode.name, temperature)]
+    return by_prompt([sample for sample, _ in own], [ratio for _, ratio in own])
+
+
+def _needs_weights(mode: Mode) -> bool:
+    return bool(mode.draft_model) or MTP in mode.drafters
+
+
+def _costs(load: _Load, temperature: float) -> list[DraftCost]:
+    """Return the costs of the drafter with weights that a load has measured alone, by the clock."""
+    fixed = [mode for mode in load.modes if fixed_length(mode.pace) and _needs_weights(mode)]
+    if not fixed:
+        return []
+    mode = max(fixed, key=lambda mode: fixed_length(mode.pace) or 0)
+    of_mode, plain = (
+        [s.stats for s in load.samples if (s.mode, s.temperature) == (name, temperature)]
+        for name in (mode.name, PLAIN.name)
     )
-
-
-def _reason(curve: CostCurve, alpha: float | None, speedup: Speedup) -> str:
-    """Return the measured figures, which explain why drafting does not pay."""
-    facts = [
-        "nothing was drafted" if alpha is None else f"{percent(alpha)} of the draft tokens were accepted",
-        f"a pass over 2 tokens costs {curve.at(2):.2f} passes over 1",
-    ]
-    if curve.draft is not None:
-        facts += [f"a draft token {curve.draft:.2g}", _prediction(curve, alpha or 0.0)]
-    return "; ".join([*facts, f"measured {speedup}"])
-
-
-def _prediction(curve: CostCurve, alpha: float) -> str:
-    """Return the break-even that `alpha` misses. Above it, return the predicted speedup: a break-even below the
-    measured rate would contradict a recommendation that follows from the measured speedup."""
-    even = curve.break_even
-    if even is None:
-        return f"not even {percent(1)} acceptance would pay off"
-    if alpha < even:
-        return (
-            f"break-even is {percent(even)} acceptance, with {counted(curve.best_length(even), 'draft token')} a step"
-        )
-    length = counted(curve.best_length(alpha), "draft token")
-    return f"if only passes took time, {length} a step would be {curve.best(alpha):.2f}x as fast as plain decoding"
-
-
-def _alpha(samples: Sequence[Sample], fixed: Mode, category: str) -> float | None:
-    drafted = [s.stats for s in samples if s.mode == fixed.name and category in (ALL, s.category)]
-    return acceptance_probability([(stats.proposed_per_pos, stats.accepted_per_pos) for stats in drafted])
-
-
-def _speedups(samples: Sequence[Sample], mode: Mode) -> Mapping[str, Sequence[float]]:
-    """The speedups of a mode by category."""
-    found: dict[str, list[float]] = {}
-    for sample, ratio in zip(samples, speedups(samples), strict=True):
-        if sample.mode == mode.name and ratio is not None:
-            found.setdefault(sample.category, []).append(ratio)
-    return found
+    length, drafter = fixed_length(mode.pace) or 0, mode.drafters[0]
+    alpha = acceptance_probability([(stats.proposed_per_pos, stats.accepted_per_pos) for stats in of_mode])
+    sources = [stats.by_source[drafter] for stats in of_mode if drafter in stats.by_source]
+    asked, passes = sum(source.asked for source in sources), sum(stats.rounds for stats in plain)
+    cost = even = None
+    if asked and passes:
+        pass_s = sum(stats.target_s for stats in plain) / passes
+        cost = sum(source.seconds for source in sources) / asked / pass_s
+        even = load.curve.break_even(length, cost)
+    return [DraftCost(mode.spec_type, load.contest.draft, length, cost, alpha, even)]

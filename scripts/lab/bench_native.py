@@ -2,11 +2,13 @@
 
     python scripts/lab/bench_native.py llama-speculative-simple --model model.Q8_0.gguf
     python scripts/lab/bench_native.py llama-speculative-simple --model target.gguf --draft draft.gguf --lengths 2,4,8
+    python scripts/lab/bench_native.py llama-speculative-simple --model target.gguf --draft head.gguf
 
 docs/bench.md shows how to build llama.cpp's program from the sources of the installed llama-cpp-python. llama.cpp
-decodes with ngram-simple (its defaults; n 3 m 8; n 5 m 24), ngram-mod, and with a draft model draft-simple at fixed
-lengths; edgespec decodes plainly and with its default drafters, in one process that loads the model once. Both have the
-same threads, context and temperature 0, and stop at the end token or after -n tokens.
+decodes with ngram-simple (its defaults; n 3 m 8; n 5 m 24), ngram-mod, and at fixed lengths with the draft model
+(draft-simple), the head (draft-eagle3, draft-dflash, draft-dspark; draft-mtp for an assistant) or the MTP block of the
+model (draft-mtp). edgespec decodes plainly and with its default drafters, in one process that loads the model once.
+Both have the same threads, context and temperature 0, and stop at the end token or after -n tokens.
 
 The speed is tokens decoded per second of their passes, drafting, sampling and text included; loading and reading the
 prompt are not counted. llama.cpp counts the pass over the last token of the prompt with the tokens, edgespec with the
@@ -36,6 +38,8 @@ from edgespec.bench.measure import machine
 from edgespec.bench.suites import Item, sample, shipped
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError
+from edgespec.gguf_file.head_check import is_head, kind_of_head, mtp_mismatch
+from edgespec.gguf_file.header import read_header
 from edgespec.llama import library
 from edgespec.llama.template import ChatTemplate
 from edgespec.models.names.spec import resolve
@@ -67,6 +71,14 @@ SETTINGS = {
     "ngram-simple n5 m24": "--spec-type ngram-simple --spec-ngram-simple-size-n 5 --spec-ngram-simple-size-m 24",
     "ngram-mod": "--spec-type ngram-mod",
 }
+HEAD_TYPES = {
+    "mtp": "draft-mtp",
+    "assistant": "draft-mtp",
+    "eagle3": "draft-eagle3",
+    "dflash": "draft-dflash",
+    "dspark": "draft-dspark",
+}
+"""llama.cpp's names of the drafters with weights that its program runs, by ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +131,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", help="the path of llama.cpp's llama-speculative-simple")
     parser.add_argument("--model", required=True, help="the model to measure, a chat model")
-    parser.add_argument("--draft", help="a draft model for it")
+    parser.add_argument("--draft", help="a draft model or a draft head for it")
     parser.add_argument("--lengths", default="2,4,8", help="lengths of its drafts in llama.cpp (default: %(default)s)")
     parser.add_argument("--per-kind", type=int, default=2, help="prompts of each of the nine kinds")
     parser.add_argument("--turns", type=int, default=3, help="how often each prompt is answered in each way")
@@ -144,10 +156,9 @@ def measured(args: argparse.Namespace) -> list[Sample]:
     native += ["-ngl", str(args.gpu_layers)]
     native += ["-n", str(args.tokens - 1), "--temp", "0", "--top-k", "1", *shlex.split(args.native)]
     settings = {name: shlex.split(options) for name, options in SETTINGS.items()}
-    for length in args.lengths.split(",") if draft else ():
-        options = ["--spec-type", "draft-simple", "-md", str(draft), "-td", threads, "--spec-draft-n-max", length]
-        options += ["-ngld", str(args.gpu_layers)]
-        settings[f"draft-simple K={length}"] = options
+    for way, length in product(drafts_of(model, draft), args.lengths.split(",")):
+        options = [*way, "--spec-draft-n-max", length, "-td", threads, "-ngld", str(args.gpu_layers)]
+        settings[f"{way[1]} K={length}"] = options
     load = LoadSettings(
         str(model),
         draft_model=str(draft) if draft else None,
@@ -175,6 +186,17 @@ def measured(args: argparse.Namespace) -> list[Sample]:
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
     return samples
+
+
+def drafts_of(model: Path, draft: Path | None) -> list[list[str]]:
+    """Return the options with which llama.cpp's program drafts, for each draft with weights that it can run: the MTP
+    block of the model, and the draft model or head."""
+    found = [] if mtp_mismatch(read_header(model)) else [["--spec-type", HEAD_TYPES["mtp"]]]
+    if draft is not None:
+        header = read_header(draft)
+        name = HEAD_TYPES.get(kind_of_head(header), "") if is_head(header) else "draft-simple"
+        found += [["--spec-type", name, "-md", str(draft)]] if name else []
+    return found
 
 
 def prompts(per_kind: int) -> list[Item]:

@@ -19,7 +19,9 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from unittest.mock import patch
@@ -29,11 +31,32 @@ from shapes import SHAPES, Models
 from edgespec.bench.measure import machine
 from edgespec.runtime import drafting
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import LoadSettings
+from edgespec.settings import LoadSettings, Offload
 
 WIDTHS = (1, 2, 3, 4, 8)
 WHOLE, TRIMMED = "mtp, whole output", "mtp, trimmed"
 WAYS = (WHOLE, TRIMMED, "assistant", "eagle3")
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The measurements of a model of one shape.
+
+    Attributes:
+        size_bytes, memory_bytes: of its file, and of the main memory of this process while it is loaded
+        passes_s: the time of a target pass by its width
+        drafts: the time of a draft token of each head, in passes over one token
+    """
+
+    size_bytes: int
+    loaded_s: float
+    memory_bytes: float
+    passes_s: dict[int, float]
+    drafts: dict[str, float]
+
+    def ratio(self, width: int) -> float:
+        """Return the time of a pass in passes over one token."""
+        return self.passes_s[width] / self.passes_s[1]
 
 
 def main() -> None:
@@ -49,11 +72,12 @@ def main() -> None:
     columns = ["model", "file, GB", "load, s", "memory, GB", *passes, *(f"draft, {way}" for way in WAYS)]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for name in args.shapes or SHAPES:
-        print(f"| {' | '.join([name, *measured(SHAPES[name], args)])} |", flush=True)
+        found = measured(SHAPES[name], WIDTHS, args.repeat, args.t)
+        print(f"| {' | '.join([name, *cells(found)])} |", flush=True)
 
 
-def measured(models: Models, args: argparse.Namespace) -> list[str]:
-    """Return the cells of a row of the table."""
+def measured(models: Models, widths: Sequence[int], repeat: int, threads: int = 0, gpu_layers: Offload = 0) -> Figures:
+    """Measure a model of this shape with each of its heads."""
     drafts: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
         path, head = Path(folder) / "model.gguf", Path(folder) / "head.gguf"
@@ -65,18 +89,24 @@ def measured(models: Models, args: argparse.Namespace) -> list[str]:
             with patch.object(drafting, "trimmed_output", lambda *args: None) if way == WHOLE else nullcontext():
                 settings = LoadSettings(
                     str(path), draft_model=str(head) if way in models.heads else None, spec_type=way.partition(",")[0],
-                    spec_draft_n_max=7, ctx_size=2048, threads=args.t, store=False, gpu_layers=0,
+                    spec_draft_n_max=7, ctx_size=2048, threads=threads, store=False, gpu_layers=gpu_layers,
+                    gpu_layers_draft=gpu_layers,
                 )  # fmt: skip
                 started_s = perf_counter()
                 with Runtime(settings) as llm:
                     loaded_s, memory = perf_counter() - started_s, resident()
-                    costs = llm.measure_costs(WIDTHS, repeat=args.repeat)
+                    costs = llm.measure_costs(widths, repeat=repeat)
             drafts[way] = costs["step"][settings.spec_type] / costs["target"]["1"]
         size = path.stat().st_size
-    target = costs["target"]
-    ratios = [f"{target[str(width)] / target['1']:.2f}" for width in WIDTHS[1:]]
-    first = [f"{size / 1e9:.2f}", f"{loaded_s:.1f}", f"{memory / 1e9:.2f}", f"{1000 * target['1']:.1f}"]
-    return [*first, *ratios, *(f"{drafts[way]:.3f}" if way in drafts else "-" for way in WAYS)]
+    return Figures(size, loaded_s, memory, {width: costs["target"][str(width)] for width in widths}, drafts)
+
+
+def cells(found: Figures) -> list[str]:
+    """Return the cells of a row of the table."""
+    ratios = [f"{found.ratio(width):.2f}" for width in WIDTHS[1:]]
+    memory = [f"{found.size_bytes / 1e9:.2f}", f"{found.loaded_s:.1f}", f"{found.memory_bytes / 1e9:.2f}"]
+    drafts = [f"{found.drafts[way]:.3f}" if way in found.drafts else "-" for way in WAYS]
+    return [*memory, f"{1000 * found.passes_s[1]:.1f}", *ratios, *drafts]
 
 
 def resident() -> float:

@@ -94,21 +94,25 @@ def played(llm: Runtime, args: argparse.Namespace) -> list[Any]:
     ]
 
 
-def requests(llm: Runtime, args: argparse.Namespace) -> list[Request]:
+def requests(llm: Runtime, args: argparse.Namespace, lengths: Sequence[int] = LENGTHS) -> list[Request]:
     """Return requests of a question and real text, which is cut to one length after the other."""
     files = sorted(Path(sysconfig.get_path("stdlib")).glob("[a-h]*.py"))
     text = "".join(file.read_text(encoding="utf-8", errors="replace") for file in files[:40])
     made = []
-    for number, (asked, length) in enumerate(zip(cycle(ASKED), islice(cycle(LENGTHS), args.prompts), strict=False)):
+    for number, (asked, length) in enumerate(zip(cycle(ASKED), islice(cycle(lengths), args.prompts), strict=False)):
         piece = text[number * 5000 : number * 5000 + 3 * length]
-        message = Message("user", f"{asked}\n\n{piece}")
-        if llm.count([message]) + args.n >= args.c:
-            message = Message("user", message.content[: 2 * length])
+        said = f"{asked}\n\n{piece}"
+        if len(llm.tokenize(asking(llm, said))) + args.n >= args.c:
+            said = said[: 2 * length]
         for temperature in (0.0, 0.8):
-            what: dict[str, Any] = {"max_tokens": args.n, "seed": number, "sampling": SamplingSettings(temperature)}
-            chat = llm.has_chat_template
-            made.append(Request(messages=(message,), **what) if chat else Request(message.content, **what))
+            sampling = SamplingSettings(temperature)
+            made.append(asking(llm, said, max_tokens=args.n, seed=number, sampling=sampling))
     return made
+
+
+def asking(llm: Runtime, said: str, **how: Any) -> Request:
+    """Return a request for an answer to this message, or for its continuation without a chat template."""
+    return Request(messages=(Message("user", said),), **how) if llm.has_chat_template else Request(said, **how)
 
 
 def answers(llm: Runtime, asked: list[Request]) -> list[list[int]]:

@@ -20,7 +20,6 @@ from edgespec.bench.summary import (
     ALL,
     Cell,
     bootstrap_interval,
-    mean_of_categories,
     plain_spread,
     repeated_4grams,
     summarise,
@@ -165,15 +164,6 @@ def test_the_interval_is_that_of_the_resampled_median() -> None:
     low, high = bootstrap_interval(values) or (0.0, 0.0)
     assert 1.9 < low < median(values) < high < 2.1
     assert bootstrap_interval(values) == (low, high)
-
-
-def test_the_mean_weighs_categories_alike_and_resists_a_single_disturbance() -> None:
-    found = mean_of_categories({"a": [2.0, 2.1, 1.9, 40.0, 2.0, 2.0, 2.0], "b": [0.5] * 30})
-    assert found is not None
-    assert found[0] == pytest.approx(1.0) and 0.9 < found[1] <= found[0] <= found[2] < 1.1
-    single = mean_of_categories({"a": [2.0], "b": [0.5]})
-    assert single is not None and single[1:] == (0.5, 2.0)
-    assert mean_of_categories({"a": [2.0]}) is None
 
 
 def test_a_spread_is_that_of_repeats_or_else_of_prompts() -> None:

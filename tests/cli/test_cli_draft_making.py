@@ -34,7 +34,7 @@ def test_a_published_head_is_converted_and_tried(target: Path, tmp_path: Path) -
     done = edgespec_here("draft", "convert", str(folder), str(target), "-o", str(out), "--type", "F16", home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert b"head.gguf: eagle3, " in done.stdout
-    assert b"Speedup over plain decoding" in done.stdout and b"recommendation" in done.stdout
+    assert b"eagle3 fixed:3" in done.stdout and b"recommendation" in done.stdout
     assert check_draft_file(out).tensors["fc.weight"].type == "F16"
 
 

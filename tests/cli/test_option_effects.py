@@ -27,6 +27,7 @@ from option_fields import LANDS, field
 from edgespec import cli
 from edgespec.cli.commands import edgespec
 from edgespec.cli.options.command import Command
+from edgespec.core.sampling import SamplingSettings
 from edgespec.llama.devices import listing
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings, Message, Request
@@ -91,6 +92,10 @@ def loads(settings: LoadSettings, *args: Any) -> None:
     raise Reached(load=settings)
 
 
+def tunes(settings: LoadSettings, sampling: SamplingSettings, *args: Any, **more: Any) -> None:
+    raise Reached(load=settings, request=Request(sampling=sampling))
+
+
 def talks(settings: LoadSettings, *args: Any) -> FakeEngine:
     """A model of a chat."""
 
@@ -131,7 +136,7 @@ SEAMS: dict[str, tuple[dict[str, Any], list[str]]] = {
         ["rows.jsonl"],
     ),
     "bench": ({"edgespec.runtime.runtime.Runtime": loads}, []),
-    "tune": ({"edgespec.runtime.runtime.Runtime": loads}, []),
+    "tune": ({"edgespec.bench.tune.tune": tunes}, []),
     "compare": ({"edgespec.bench.comparison.run_comparison": lambda plan, *rest: loads(plan.settings)}, ["demo"]),
     "perplexity": ({"edgespec.bench.quality.opened": lambda path, settings, *rest: loads(settings)}, []),
 }
@@ -164,7 +169,7 @@ CHECKED: dict[str, tuple[list[str], Any]] = {
 }
 """Values for options whose files are looked for before a model is loaded."""
 TAKEN_OVER = {
-    "tune": {"temperature", "spec_type"},
+    "tune": {"spec_type"},
     "compare": {"draft_model"},
     "batch": {"seed"},
     "perplexity": {"ctx_size"},

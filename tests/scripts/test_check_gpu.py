@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sys
@@ -11,7 +12,6 @@ import check_gpu
 import pytest
 from check_gpu import CheckError
 from gpu import HIDDEN, visible_gpus
-from gpu_report import table
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="software devices are for Linux")
 
@@ -70,11 +70,18 @@ def test_failed_tests_are_collected(capsys: pytest.CaptureFixture[str], monkeypa
     assert "== tests on one device: 0 s" in capsys.readouterr().out
 
 
+def test_the_report_gets_what_was_asked_and_which_tests_failed(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check_gpu, "PYTHON", "/bin/echo")
+    args = argparse.Namespace(model="m.gguf", native="program", shape=["Qwen3.5-4B"], output="r.md")
+    for failed, options in ((None, ""), ([], "--failed= "), (["FAILED a", "FAILED b"], "--failed=FAILED a ")):
+        check_gpu.report(args, failed)
+        printed = capfd.readouterr().out
+        assert "--native=program --shape=Qwen3.5-4B --output=r.md m.gguf" in printed
+        assert options in printed and ("--failed" in printed) == (failed is not None)
+
+
 def test_gpus_are_hidden_from_these_tests() -> None:
     assert all(os.environ[name] == value for name, value in HIDDEN.items())
     assert not visible_gpus()
-
-
-def test_tables() -> None:
-    rows = [["weights", "widths", "n = 2"], ["F16", "1, 2-16", "1.02"]]
-    assert [*table(rows)] == ["| weights | widths | n = 2 |", "| --- | --- | ---: |", "| F16 | 1, 2-16 | 1.02 |"]

@@ -30,7 +30,7 @@ SUBCOMMANDS = {
     "bench": ("edgespec.cli.commands.bench:bench", "Benchmark decoding speed and speculation."),
     "compare": ("edgespec.cli.commands.compare:compare", "Compare quantisations, drafts and drafting methods."),
     "perplexity": ("edgespec.cli.commands.perplexity:perplexity", "Measure perplexity on a text."),
-    "tune": ("edgespec.cli.commands.tune:tune", "Measure in a minute whether a draft pays off here."),
+    "tune": ("edgespec.cli.commands.tune:tune", "Measure in two minutes which drafts pay off here."),
     "draft": ("edgespec.cli.commands.draft:draft", "Make or train a draft for a model."),
     "corpus": ("edgespec.cli.commands.corpus:corpus", "Index your own texts to draft from them."),
     "store": ("edgespec.cli.commands.corpus:store", "List and delete the earlier answers used for drafting."),

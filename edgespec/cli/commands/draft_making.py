@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.commands.tune import MODEL_N_MAX, measure
+from edgespec.cli.commands.tune import measure, show
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.types import ModelSpec, Parsed
 from edgespec.cli.setup.models import tell_stopped
+from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError, told_as
 from edgespec.settings import MTP, LoadSettings
 from edgespec.text.encodings import decoded
@@ -178,8 +179,6 @@ def _check(call: Call, model: str, draft: Path | None, drafter: str) -> None:
     """Draft with the new file for the target, and show what `edgespec tune` finds."""
     if call.values["no_check"]:
         return
-    settings = LoadSettings(
-        model, draft_model=str(draft) if draft else None, spec_type=drafter, spec_draft_n_max=MODEL_N_MAX
-    )
-    measure(call, settings, CHECK_S).show(call.output)
+    settings = LoadSettings(model, draft_model=str(draft) if draft else None, spec_type=drafter)
+    show(call, measure(call, settings, CHECK_S, SamplingSettings(temperature=0.0)))
     call.interrupts.raise_if_received()

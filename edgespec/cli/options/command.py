@@ -79,7 +79,8 @@ class Call:
         """Return a function that shows how far the loading of a model is."""
         from edgespec.events import PROGRESS
 
-        return lambda what, done: self.output.progress(PROGRESS.get(what, what).format(model), done)
+        names = {what: text.format(model) for what, text in PROGRESS.items()}
+        return lambda what, done: self.output.progress(names.get(what, what), done)
 
 
 class Command(click.Command):

@@ -1,0 +1,116 @@
+"""The report of `edgespec tune` for a terminal: what passes and drafts cost, all candidates, and the advice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from edgespec.bench.advice import Advice
+from edgespec.bench.report import BUSY_SPREAD, FEW_PROMPTS, duration, figure, interval, percent, rate, times
+from edgespec.bench.tables import Figures, Lines, stacked
+from edgespec.bench.tune import TOKENS, Candidate, DraftCost, Tuned
+from edgespec.core.sampling import SamplingSettings
+from edgespec.text.figures import counted
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def table(found: Tuned, advice: Advice) -> RenderableType:
+    """Return the full report."""
+    widths = sorted(found.curve.target)
+    costs = ["cost", *(f"{found.curve.target[width]:.2f}" for width in widths)]
+    passes = Figures("Cost of a target pass, relative to a pass over one token", ["tokens", *map(str, widths)], [costs])
+    parts: list[RenderableType] = [Lines(list(_heading(found))), passes]
+    parts += [_speeds(found, advice, temperature) for temperature in found.temperatures]
+    parts.append(_categories(found, advice))
+    lines = [("-", line.replace(" %", "\xa0%")) for line in _notes(found)]
+    parts += [Lines(lines)] if lines else []
+    labels = ["to keep it", *[""] * len(advice.commands)]
+    parts.append(Lines([("recommendation", advice.sentence), *zip(labels, advice.commands, strict=False)]))
+    if advice.commands:
+        note = "these settings hold for all models; in an edgespec.toml, they hold in its folder only"
+        parts.append(Lines([("", note)]))
+    return stacked(parts)
+
+
+def _heading(found: Tuned) -> Iterator[tuple[str, str]]:
+    yield "model", f"{found.model}, {duration(found.curve.pass_s)} for a pass over one token"
+    for cost in found.costs:
+        name = cost.draft.stem if cost.draft else "in the model's file"
+        yield cost.drafter, ", ".join([name, *_facts(cost)])
+    changed = [
+        f"{each.name.replace('_', '-')} {value:g}"
+        for each in fields(SamplingSettings)
+        if isinstance(value := getattr(found.sampling, each.name), int | float) and value != each.default
+    ]
+    yield "sampling", ", ".join(changed) + ("; the same at temperature 0" if len(found.temperatures) > 1 else "")
+    yield "answers", f"{TOKENS} tokens each"
+
+
+def _facts(cost: DraftCost) -> Iterator[str]:
+    draft = f"a draft of {counted(cost.length, 'token')}"
+    if cost.cost is not None:
+        yield f"{draft} takes {cost.cost:.2f} target passes"
+    if cost.alpha is not None:
+        yield f"{percent(cost.alpha)} % of its tokens are accepted"
+    if cost.cost is not None:
+        yield "which never pays" if cost.break_even is None else f"which pays from {percent(cost.break_even)} %"
+
+
+def _speeds(found: Tuned, advice: Advice, temperature: float) -> Figures:
+    known = [candidate for candidate in found.candidates if temperature in candidate.cells]
+    drafts = {candidate.draft for candidate in known} - {None}
+    kinds = {candidate.mode.name for candidate in known if candidate.draft}
+    is_ambiguous = len({(c.mode.name, c.draft) for c in known if c.draft}) > len(kinds)
+    chosen = {id(choice.best) for choice in advice.choices if choice.temperature == temperature}
+    rows = []
+    for candidate in known:
+        cell = candidate.cells[temperature]
+        name = candidate.mode.name + (" *" if candidate.is_current else "")
+        if is_ambiguous and candidate.draft and len(drafts) > 1:
+            name += f"\n  {candidate.draft.stem}"
+        rows.append(
+            [
+                name,
+                times(cell.speedup),
+                interval(cell.speedup_low, cell.speedup_high),
+                rate(cell.tokens_per_s),
+                figure(cell.tokens_per_step),
+                percent(cell.acceptance),
+                str(cell.prompts),
+            ]
+        )
+    header = ["mode", "speed-\nup", "95 %\ninterval", "tok/s", "tok/\nstep", "acc.\n%", "prompts"]
+    bold = [row for row, candidate in enumerate(known) if id(candidate) in chosen]
+    return Figures(f"Temperature {temperature:g}; * is the present setting", header, rows, bold)
+
+
+def _categories(found: Tuned, advice: Advice) -> Figures:
+    """Return the speedups by category of the fastest ways and of the default, at the temperature of the user."""
+    temperature = found.temperatures[-1]
+    known = [c for c in found.candidates if c.mode.pace == "auto" and c.mode.spec_type != "none"]
+    known = [candidate for candidate in known if temperature in candidate.by_category]
+    names = list(dict.fromkeys(name for candidate in known for name in candidate.by_category[temperature]))
+    rows = [_row(candidate, temperature, names) for candidate in known]
+    header = ["mode", *(name.replace("_", "\n") for name in names)]
+    return Figures(f"Speedup by category, temperature {temperature:g}", header, rows)
+
+
+def _row(candidate: Candidate, temperature: float, names: list[str]) -> list[str]:
+    found = candidate.by_category[temperature]
+    return [candidate.mode.name, *(times(found.get(name)) for name in names)]
+
+
+def _notes(found: Tuned) -> Iterator[str]:
+    for each in found.left_out:
+        yield f"{each.draft} was not measured: {each.why}"
+    if not found.is_complete:
+        yield "stopped early: the recommendation covers only what was measured"
+    if found.spread is not None and found.spread > BUSY_SPREAD:
+        yield f"the machine was busy: plain decoding took up to {found.spread:.0%} longer at times".replace("%", " %")
+    few = min((cell.prompts for c in found.candidates for cell in c.cells.values()), default=FEW_PROMPTS)
+    if few < FEW_PROMPTS:
+        yield f"some figures are from {counted(few, 'prompt')} only: more --seconds make them more reliable"
+    yield from found.messages
