@@ -5,7 +5,7 @@
 FROM python:3.12-slim
 
 RUN --mount=type=bind,source=dist,target=/wheels \
-    pip install --no-cache-dir --root-user-action=ignore --find-links /wheels /wheels/edgespec-*.whl \
+    pip install --no-cache-dir --root-user-action=ignore --find-links /wheels "$(echo /wheels/edgespec-*.whl)[serve,documents]" \
     && useradd --uid 1000 --create-home edgespec \
     && install -d -o edgespec /data
 

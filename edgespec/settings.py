@@ -17,12 +17,10 @@ Constraint = Literal["grammar", "json_schema", "regex"]
 CONSTRAINTS: dict[Constraint, str] = {"grammar": "grammar", "json_schema": "JSON schema", "regex": "regular expression"}
 Offload = int | Literal["auto", "all"]
 Switch = Literal["auto", "on", "off"]
-DRAFTERS = tuple(REGISTRY)
 HEADS, MTP = names_that_need("head"), "mtp"
 # Drafters that load weights. `draft_model` names a draft head or a draft model.
 MODEL_DRAFTERS = names_that_need("self-draft", "head", "draft model")
 SELF = "self:"  # followed by a number of layers or a type of weights
-SPELLINGS = tuple(entry.spelling for entry in REGISTRY.values())
 
 LARGEST = 2**31 - 1
 SEED_BITS = 53  # of random seeds: JavaScript's numbers are exact up to this size
@@ -346,7 +344,8 @@ def fixed_length(pace: str) -> int | None:
 
 def in_order(names: Iterable[str]) -> str:
     """Return drafters as written in `spec_type`, in the order in which they are asked."""
-    return ",".join(sorted(names, key=lambda name: (DRAFTERS.index(drafter_of(name)), name)))
+    order = [*REGISTRY]
+    return ",".join(sorted(names, key=lambda name: (order.index(drafter_of(name)), name)))
 
 
 def drafters_of(spec_type: str) -> tuple[str, ...]:

@@ -8,13 +8,12 @@ from dataclasses import fields
 
 from edgespec.core.infill import MOST_CANDIDATES
 from edgespec.core.verify import VerifyRule
+from edgespec.drafters.registry import REGISTRY
 from edgespec.errors import UsageError
 from edgespec.settings import (
     CONSTRAINTS,
-    DRAFTERS,
     LARGEST,
     MAX_DRAFT,
-    SPELLINGS,
     Image,
     LoadSettings,
     Message,
@@ -80,16 +79,16 @@ def check_spec_type(spec_type: object) -> None:
         return
     names = spec_type.split(",") if isinstance(spec_type, str) else []
     drafters = [drafter_of(name) for name in names]
-    unknown = [name for name, drafter in zip(names, drafters, strict=True) if drafter not in DRAFTERS]
+    unknown = [name for name, drafter in zip(names, drafters, strict=True) if drafter not in REGISTRY]
     if unknown and unknown[0] not in ("auto", "none"):
         raise UsageError(
             f"spec_type: unknown drafter {shown(unknown[0])}",
-            hint=f"choose from auto, none, {', '.join(SPELLINGS)}",
+            hint=f"choose from auto, none, {', '.join(_spellings())}",
             field="spec_type",
         )
     if not names or unknown or "self" in names or len(set(drafters)) != len(names):
         raise UsageError(
-            f"spec_type must be auto, none, or some of {','.join(SPELLINGS)}, not {shown(spec_type)}",
+            f"spec_type must be auto, none, or some of {','.join(_spellings())}, not {shown(spec_type)}",
             hint="each drafter can be named once, and auto and none cannot be combined with others; self:8 uses 8 "
             "layers, self:Q2_K smaller weights",
             field="spec_type",
@@ -97,6 +96,10 @@ def check_spec_type(spec_type: object) -> None:
     if {"draft", "self"} <= set(drafters):
         hint = "name one of them in spec_type"
         raise UsageError("draft and self are one draft model each", hint=hint, field="spec_type")
+
+
+def _spellings() -> list[str]:
+    return [entry.spelling for entry in REGISTRY.values()]
 
 
 def check_request(request: Request, n_vocab: int) -> None:

@@ -71,7 +71,7 @@ def install(dev: bool, torn: bool) -> None:
         BUILD.write_text("being installed", encoding="utf-8")
         run("installing llama-cpp-python", [*pip, "install", "--force-reinstall", "--no-deps", str(wheel)])
     BUILD.write_text(build, encoding="utf-8")
-    run("installing edgespec and what it needs", [*pip, "install", "-e", ".[dev]" if dev else ".[mcp]"])
+    run("installing edgespec and what it needs", [*pip, "install", "-e", ".[all,dev]" if dev else ".[all,mcp]"])
     if dev:
         link_for_mypy()
     stamp(backend, dev)

@@ -141,7 +141,7 @@ def check(folder: Path, wheels: Path, model: str | None) -> None:
     with timed("a new environment"):
         program.call(sys.executable, "-m", "venv", str(folder / "venv"))
     with timed("pip install WHEEL --find-links WHEELS"):
-        printed = program.python("-m", "pip", "install", "--no-cache-dir", "--find-links", str(wheels), str(wheel))
+        printed = program.python("-m", "pip", "install", "--no-cache-dir", "--find-links", str(wheels), f"{wheel}[all]")
     print(f"        {downloaded_mb(printed):.0f} MB of other packages")
     if sys.platform != "darwin":
         libraries = program.python("-c", "from llama_cpp._ggml import libggml_base_path as p; print(*p.iterdir())")

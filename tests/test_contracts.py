@@ -14,9 +14,13 @@ from loaded import loaded_after
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PLAIN = "cancel closable errors events settings validation"  # data and small tools, which all rooms may use
+PLAIN = (
+    "cancel closable errors events extras plugins settings validation"  # data and small tools, which all rooms may use
+)
 ROOMS = {  # in the order of their floors, and what each imports besides: docs/design.md draws it
     "errors": "",
+    "extras": "",
+    "plugins": "",
     "cancel": "",
     "closable": "",
     "text": "",

@@ -9,15 +9,13 @@ from pathlib import Path
 from typing import get_args
 
 from edgespec.core.verify import VerifyRule
-from edgespec.drafters.registry import names_that_need
+from edgespec.drafters.registry import REGISTRY, names_that_need
 from edgespec.errors import UsageError
 from edgespec.settings import (
     DRAFT_N_MAX,
-    DRAFTERS,
     HEADS,
     MAX_LEAVES,
     SELF,
-    SPELLINGS,
     LoadSettings,
     drafters_of,
     fixed_length,
@@ -30,9 +28,9 @@ SUFFIX_LENGTHS = (4, 8)
 EVERY = "all"
 
 RULES: tuple[VerifyRule, ...] = get_args(VerifyRule)
+_DRAFTERS = ", ".join(entry.spelling for entry in REGISTRY.own.values())
 EXAMPLE = (
-    f"a mode has drafters ({', '.join(SPELLINGS)}, all), auto or fixed:K, tree:W and a verify rule: "
-    '"draft fixed:4 rejection"'
+    f'a mode has drafters ({_DRAFTERS}, all), auto or fixed:K, tree:W and a verify rule: "draft fixed:4 rejection"'
 )
 
 
@@ -158,7 +156,7 @@ def _part(text: str, word: str) -> tuple[str, str]:
     """Return the part of a mode that a word sets, and its canonical spelling."""
     named = drafters_of(word)
     try:
-        if named and set(named) <= set(DRAFTERS):
+        if named and all(name in REGISTRY for name in named):
             check_spec_type(word)
             return "spec_type", in_order(word.split(","))
         if word == "auto" or word.startswith("fixed:"):
@@ -173,7 +171,7 @@ def _part(text: str, word: str) -> tuple[str, str]:
         if not (width.isascii() and width.isdigit() and 1 <= int(width) <= MAX_LEAVES):
             raise UsageError(f"invalid mode {text!r}", why=f"a tree has 1 to {MAX_LEAVES} leaves (tree:4)")
         return "tree", str(int(width))
-    near = difflib.get_close_matches(word, ["plain", "auto", EVERY, *DRAFTERS, *RULES], n=1)
+    near = difflib.get_close_matches(word, ["plain", "auto", EVERY, *REGISTRY, *RULES], n=1)
     why = f"unknown word {word!r}" + (f", did you mean {near[0]}?" if near else "")
     raise UsageError(f"invalid mode {text!r}", why=why, hint=EXAMPLE)
 

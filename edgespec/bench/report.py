@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +14,7 @@ from edgespec.bench.summary import ALL, Cell, Summary, loops_note, plain_spread,
 from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
+from edgespec.extras import check_extra
 from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
@@ -299,8 +298,7 @@ def check_plot(path: Path) -> None:
     """Raise UsageError for a file that is neither PNG nor SVG, and without matplotlib."""
     if path.suffix.lower() not in (".png", ".svg"):
         raise UsageError(f"cannot plot to {path.name}", hint="use a name that ends in .png or .svg")
-    if find_spec("matplotlib") is None:
-        raise UsageError("plotting needs matplotlib", hint=f"{sys.executable} -m pip install matplotlib")
+    check_extra("plot", "plotting")
 
 
 def plot_bench(result: BenchResult, path: Path) -> bytes:

@@ -18,6 +18,7 @@ from edgespec.documents.document import MOST_TEXT_BYTES, Document, Span
 from edgespec.documents.files import first_bytes, read_bytes
 from edgespec.documents.texts import check_size, lines_of, rows_of, text_of
 from edgespec.errors import UsageError
+from edgespec.extras import check_extra
 from edgespec.processes.child import Child, Limits, held, running
 from edgespec.text.figures import size_of
 
@@ -105,6 +106,7 @@ class Reader(Closable):
         cancel: CancelFlag | None = None,
     ) -> Document:
         """Return the text of a document. `where` has its path or its data. Raises UsageError, GenerationError."""
+        check_extra("documents", f"reading {name}")
         question = {"name": name, "kind": kind, "span": span and astuple(span)} | where
         until_s = monotonic() + limit_s
         said(name)

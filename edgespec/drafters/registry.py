@@ -1,14 +1,19 @@
-"""The table of all drafters; a new drafter needs an entry here.
+"""The table of all drafters. A new drafter needs an entry here, or in a package that adds it (`edgespec/plugins.py`).
 
 Settings, help texts, the loader, the benchmark's modes and the colours on the screen read this table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
+
+from edgespec import plugins
+from edgespec.errors import UsageError
 
 if TYPE_CHECKING:
     from edgespec.core.index.context_index import ContextIndex
@@ -120,16 +125,59 @@ _ENTRIES = (
     Entry("draft", "the draft model (-md)", needs="draft model", style="underline $text-success"),
 )
 
-REGISTRY = {entry.name: entry for entry in _ENTRIES}
+
+class Registry(Mapping[str, Entry]):
+    """All drafters by their names: edgespec's own, then those of other packages, which are looked for when all are
+    listed or when a name is not one of edgespec's own. Those need no weights."""
+
+    def __init__(self, own: Mapping[str, Entry]) -> None:
+        self.own = own
+
+    def __getitem__(self, name: str) -> Entry:
+        """Raises KeyError, and UsageError for a drafter that cannot be used."""
+        return self.own[name] if name in self.own else _added(name)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.own
+        yield from self._others
+
+    def __len__(self) -> int:
+        return len(self.own) + len(self._others)
+
+    @cached_property
+    def _others(self) -> tuple[str, ...]:
+        """The usable drafters of other packages; for the others there is a warning."""
+        names = []
+        for name in plugins.added(plugins.DRAFTERS):
+            try:
+                names += [name] if name not in self.own and _added(name) else []
+            except UsageError as error:
+                logging.getLogger("edgespec").warning("the drafter %s", error.line)
+        return tuple(names)
+
+
+def _added(name: str) -> Entry:
+    """Return the entry of another package. Raises KeyError, UsageError."""
+    if name not in plugins.added(plugins.DRAFTERS):
+        raise KeyError(name)
+    entry = plugins.load(plugins.DRAFTERS, name, Entry)
+    if entry.name != name or entry.make is None:
+        package = plugins.package_of(plugins.DRAFTERS, name)
+        why = "its entry has another name" if entry.name != name else "its entry does not say how it is made"
+        raise UsageError(f"{name!r} of the package {package} cannot be used", why=why)
+    return entry
+
+
+REGISTRY = Registry({entry.name: entry for entry in _ENTRIES})
 
 
 def names_that_need(*needs: Needs) -> tuple[str, ...]:
-    """Return the drafters that need one of these, in the order in which they are asked."""
-    return tuple(name for name, entry in REGISTRY.items() if entry.needs in needs)
+    """Return edgespec's own drafters that need one of these, in the order in which they are asked."""
+    return tuple(name for name, entry in REGISTRY.own.items() if entry.needs in needs)
 
 
 def help_text() -> str:
-    """Return a sentence about each drafter, and about "auto"."""
-    sentences = [f"{name}: {entry.help}." for name, entry in REGISTRY.items()]
-    left_out = [name for name, entry in REGISTRY.items() if not entry.in_auto]
+    """Return a sentence about each of edgespec's own drafters, and about "auto"."""
+    sentences = [f"{name}: {entry.help}." for name, entry in REGISTRY.own.items()]
+    left_out = [name for name, entry in REGISTRY.own.items() if not entry.in_auto]
     return f"{' '.join(sentences)} auto: every available drafter but {', '.join(left_out[:-1])} and {left_out[-1]}."

@@ -62,7 +62,7 @@ from edgespec.runtime.drafting import (
 from edgespec.runtime.fitting import cache_bytes, open_model
 from edgespec.runtime.guarantee import Guarantee
 from edgespec.runtime.near_draft import remember
-from edgespec.runtime.planning import CHAINS, Planner
+from edgespec.runtime.planning import Planner
 from edgespec.runtime.template_dialect import TemplateDialects
 from edgespec.runtime.vision import Vision, projector_file
 from edgespec.settings import (
@@ -251,9 +251,10 @@ class ModelSession(Closable):
             self._note(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
         if settings.corpus and "corpus" not in settings.drafters:
             self._note(f"corpus {settings.corpus} is not used: --spec-type excludes it")
-        if settings.spec_tree > 1 and drafts and ({*names} <= CHAINS or not self.context.free_branches):
+        only_chains = not any(REGISTRY[name].drafts_trees for name in names)
+        if settings.spec_tree > 1 and drafts and (only_chains or not self.context.free_branches):
             why = f"{settings.sequences} sequences leave no room for branches"
-            if {*names} <= CHAINS:
+            if only_chains:
                 why = f"{' and '.join(names)} cannot draft trees"
             elif not self.model.can_roll_back:
                 why = f"the state of a {self.model.header.architecture} model does not support branches"

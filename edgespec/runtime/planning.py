@@ -20,8 +20,6 @@ from edgespec.runtime.fitting import fitted, sequences_that_fit, uses_gpu
 from edgespec.runtime.guarantee import may_pad
 from edgespec.settings import MAX_LEAVES, MAX_SEQUENCES, MTP, SHARED_DRAFT_TOKENS, LoadSettings, fixed_length
 
-CHAINS = {name for name, entry in REGISTRY.items() if not entry.drafts_trees}
-
 
 class Planner:
     """Plans how to load a target, and its draft if it has one.
@@ -83,7 +81,7 @@ class Planner:
 
     def leaves(self, names: Sequence[str]) -> int:
         """Return the most leaves of a tree that these drafters draft."""
-        return self._given.spec_tree if {*names} - CHAINS else 1
+        return self._given.spec_tree if any(REGISTRY[name].drafts_trees for name in names) else 1
 
     def _wanted(self, draft: Header | None, names: Sequence[str]) -> Plan:
         """Return the plan that the settings ask for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
@@ -19,7 +20,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from edgespec import plugins
 from edgespec.core.stats import Stats
+from edgespec.errors import UsageError
 from edgespec.requests import known
 from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.documents import has_documents
@@ -40,6 +43,7 @@ from edgespec.serve.embeddings import (
     VectorsObject,
 )
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
+from edgespec.serve.format import Format
 from edgespec.serve.guard import Rules, check_may_load, guards
 from edgespec.serve.metrics import Metrics
 from edgespec.serve.native import counting
@@ -123,9 +127,21 @@ def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda reco
             async with asyncio.timeout(CLOSE_S):
                 await server.pool.close()
 
-    routes = [Route(path, _endpoint(server, handler), methods=[m]) for m, paths, handler in ROUTES for path in paths]
+    served = [*ROUTES, *_added_formats()]
+    routes = [Route(path, _endpoint(server, handler), methods=[m]) for m, paths, handler in served for path in paths]
     middleware = [Middleware(Recorder, server.metrics, log), *guards(rules, routes)]
     return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
+
+
+def _added_formats() -> Iterator[tuple[str, tuple[str, ...], Handler]]:
+    """Yield the endpoints of other packages. One that cannot be used is left out, with a warning."""
+    for name in plugins.added(plugins.FORMATS):
+        try:
+            format = plugins.load(plugins.FORMATS, name, Format)
+        except UsageError as error:
+            logging.getLogger("edgespec").warning("the format %s", error.line)
+        else:
+            yield "POST", format.paths, _answering(format.read, format.writer)
 
 
 def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable[Response]]:

@@ -11,14 +11,12 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import IO, Any, Literal
 
 import psutil
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.errors import UsageError
 from edgespec.processes.child import Limits, Meter, running
 from edgespec.text.printable import one_line
 from edgespec.tools.config import ServerConfig
@@ -33,7 +31,6 @@ LIMITS, WINDOW_S = Limits(cpu_s=30.0, memory_bytes=512 << 20), 60.0
 EXCEEDED = {"time": "it sends messages without end", "memory": "it sends more than fits into memory"}
 STDERR_PIECE, STDERR_S = 1 << 16, 0.005  # reading no faster keeps a flood from taking a processor
 MOST_WORDS = 300
-INSTALL = "pip install 'edgespec[mcp]' installs it"
 
 State = Literal["starting", "ready", "failed", "closed"]
 
@@ -47,12 +44,6 @@ class Reply:
     is_error: bool = False
     left_out: int = 0
     how: Literal["", "cancelled", "failed"] = ""
-
-
-def check_package() -> None:
-    """Raise UsageError if the `mcp` package is missing."""
-    if find_spec("mcp") is None:
-        raise UsageError("tools need the package 'mcp', which is not installed", hint=INSTALL)
 
 
 class Server(Closable):

@@ -13,12 +13,13 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.dialects.calls import NAME, ToolCall
 from edgespec.errors import UsageError
+from edgespec.extras import check_extra
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tools.config import ServerConfig
 from edgespec.tools.permissions import Permissions
 from edgespec.tools.results import DENIED, STOPPED, Outcome, ToolResult, readable
-from edgespec.tools.server import Reply, Server, check_package
+from edgespec.tools.server import Reply, Server
 
 LOOK_S = 0.05
 
@@ -91,7 +92,7 @@ class Toolbox(Closable):
 
     def __init__(self, configs: Sequence[ServerConfig], permissions: Permissions | None = None) -> None:
         if configs:
-            check_package()
+            check_extra("mcp", "a server of tools")
         self.servers = [Server(config) for config in configs]
         self.permissions = permissions or Permissions()
         self.tools: dict[str, Tool] = {}

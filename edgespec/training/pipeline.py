@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from edgespec.errors import UsageError, told_as
 from edgespec.events import PROGRESS
+from edgespec.extras import check_extra
 from edgespec.files.paths import cache_dir, make_room, write_whole
 from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.head_check import KINDS_THAT_READ_LAYERS
@@ -34,7 +34,6 @@ from edgespec.training.prompts import Passages, from_files
 
 PROMPT_SHARE = 1.0  # prompt tokens for each token of an answer; they take disk space too
 ABOUT = "about.json"
-INSTALL = "pip install 'edgespec[train]', or in a clone: .venv/bin/pip install torch"
 OTHER_WORK = "choose another folder with --work"
 
 Made = TypeVar("Made")
@@ -47,8 +46,8 @@ def train_head(settings: Settings, listener: Listener) -> Result | None:
     Raises UsageError, EdgespecError, ModelFileError.
     """
     is_table = settings.kind == NGRAM
-    if not is_table and find_spec("torch") is None:
-        raise UsageError("training needs PyTorch, which is not installed", hint=INSTALL)
+    if not is_table:
+        check_extra("train", "training")
     header = check_model(settings.target)
     check_destination(settings.out, (header.path,), b"PK" if is_table else b"GGUF")
     layers = _layers(settings, header)

@@ -12,7 +12,7 @@ class Edgespec < Formula
   def install
     system Formula["python@3.13"].opt_bin/"python3.13", "-m", "venv", libexec
     page = "https://github.com/edgespec/edgespec/releases/expanded_assets/v#{version}"
-    system libexec/"bin/python", "-m", "pip", "install", "--find-links", page, buildpath
+    system libexec/"bin/python", "-m", "pip", "install", "--find-links", page, "#{buildpath}[all]"
     bin.install_symlink libexec/"bin/edgespec"
   end
 

@@ -11,7 +11,8 @@ import pytest
 from cli_program import COMMAND, edgespec_here, environment
 from tiny_gguf import CHATML, write_model
 
-from edgespec.training import answers, pipeline
+from edgespec import extras
+from edgespec.training import answers
 from edgespec.training.features import read_rows
 
 PYTORCH = pytest.mark.skipif(find_spec("torch") is None, reason="heads are trained with PyTorch")
@@ -40,10 +41,11 @@ def test_options_that_mean_nothing_are_refused(target: Path, tmp_path: Path, opt
 def test_without_pytorch_one_line_says_how_to_get_it(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     done = edgespec_here("draft", "train", str(target), "-o", str(tmp_path / "h.gguf"), home=tmp_path)
     assert done.returncode == 2
-    assert b"training needs PyTorch, which is not installed\n  pip install 'edgespec[train]'" in done.stderr
+    assert b"training needs packages that are not installed: there is no torch" in done.stderr
+    assert b"pip install 'edgespec[train]'" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from filelock import FileLock
 from tiny_gguf import CHATML, EXACT, write_model
 
 import edgespec
+from edgespec import extras
 from edgespec.core.index.successor_table import NONE, Context
 from edgespec.core.sampling import SamplingSettings
 from edgespec.datastore.successor_store import SUFFIX, read_table
@@ -26,7 +27,7 @@ from edgespec.gguf_file.head_check import check_draft_file, kind_of_head
 from edgespec.gguf_file.header import read_header
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
-from edgespec.training import answers, pipeline
+from edgespec.training import answers
 from edgespec.training.answers import Answers, end_token, load_settings, user_header
 from edgespec.training.features import Features, Row, default_layers, load, n_learned, read_rows, read_states
 from edgespec.training.job import NGRAM, Listener, Settings
@@ -155,7 +156,7 @@ def test_a_full_disk_ends_a_stage_with_a_reason(llm: Runtime, work: Path) -> Non
 
 
 def test_a_target_that_gives_no_layers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: name)
+    monkeypatch.setattr(extras, "find_spec", lambda name: name)
     target = write_model(tmp_path / "t.gguf", "gemma3", n_layers=4)
     with pytest.raises(UsageError, match="gemma3 model cannot be read") as caught:
         train_head(Settings(target, tmp_path / "h.gguf", work=tmp_path / "w"), Listener())
@@ -163,8 +164,8 @@ def test_a_target_that_gives_no_layers_is_refused(tmp_path: Path, monkeypatch: p
 
 
 def test_without_pytorch_it_says_how_to_get_it(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match="PyTorch, which is not installed") as caught:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    with pytest.raises(UsageError, match="training needs packages that are not installed") as caught:
         train_head(Settings(target, tmp_path / "h.gguf"), Listener())
     assert "pip install 'edgespec[train]'" in caught.value.hint
 
@@ -172,7 +173,7 @@ def test_without_pytorch_it_says_how_to_get_it(target: Path, tmp_path: Path, mon
 def test_what_does_not_fit_on_the_disk_is_not_begun(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: name)
+    monkeypatch.setattr(extras, "find_spec", lambda name: name)
     monkeypatch.setattr(paths, "free_in", lambda folder: 1000)
     with pytest.raises(UsageError, match="500k tokens need for training may not fit"):
         train_head(Settings(target, tmp_path / "h.gguf", work=tmp_path / "w"), Listener())
@@ -182,7 +183,7 @@ def test_what_does_not_fit_on_the_disk_is_not_begun(
 def test_a_work_folder_of_another_target_is_refused(
     target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: name)
+    monkeypatch.setattr(extras, "find_spec", lambda name: name)
     settings, listener = Settings(target, tmp_path / "h.gguf", tokens=TOKENS, work=tmp_path / "w"), Listener()
     listener.cancel.set()
     assert train_head(settings, listener) is None
@@ -192,7 +193,7 @@ def test_a_work_folder_of_another_target_is_refused(
 
 
 def test_two_trainings_do_not_share_a_folder(target: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: name)
+    monkeypatch.setattr(extras, "find_spec", lambda name: name)
     with FileLock(tmp_path / ".lock"), pytest.raises(UsageError, match="another training uses"):
         train_head(Settings(target, tmp_path / "h.gguf", tokens=TOKENS, work=tmp_path), Listener())
 
@@ -200,7 +201,7 @@ def test_two_trainings_do_not_share_a_folder(target: Path, tmp_path: Path, monke
 def test_a_table_needs_no_pytorch_and_is_found_next_to_its_model(
     target: Path, work: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "find_spec", lambda name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
     model = Path(shutil.copy(target, tmp_path))
     settings = Settings(model, tmp_path / f"t{SUFFIX}", NGRAM, tokens=TOKENS, work=work, threads=1)
     done, rows = train_head(settings, Listener()), read_rows(work)

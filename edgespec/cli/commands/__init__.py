@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from edgespec import __version__
+from edgespec import __version__, plugins
 from edgespec.cli.options.group import Group
 from edgespec.errors import EdgespecError
 
@@ -42,14 +42,15 @@ SUBCOMMANDS = {
 
 
 class LazyGroup(Group):
-    """A group that knows the names and summaries of its subcommands, so that its help imports none of them."""
+    """A group that knows the names and summaries of its subcommands, so that its help imports none of them. Other
+    packages may add commands, of which the help lists the names (`edgespec/plugins.py`)."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(SUBCOMMANDS)
+        return [*SUBCOMMANDS, *_added()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUBCOMMANDS:
-            return None
+            return plugins.load(plugins.COMMANDS, cmd_name, click.Command) if cmd_name in _added() else None
         module, _, attribute = SUBCOMMANDS[cmd_name][0].partition(":")
         command = getattr(import_module(module), attribute)
         assert isinstance(command, click.Command)
@@ -58,13 +59,22 @@ class LazyGroup(Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         from click.shell_completion import CompletionItem
 
-        names = [name for name in SUBCOMMANDS if name.startswith(incomplete)]
-        commands = [CompletionItem(name, help=SUBCOMMANDS[name][1]) for name in names]
+        known = {name: summary for name, (_, summary) in SUBCOMMANDS.items()} | _added()
+        commands = [CompletionItem(name, help=help) for name, help in known.items() if name.startswith(incomplete)]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in SUBCOMMANDS.items()])
+        if others := _added():
+            with formatter.section("Commands of other packages"):
+                formatter.write_dl([*others.items()])
+
+
+def _added() -> dict[str, str]:
+    """Return the commands of other packages, each with the name of its package."""
+    names = [name for name in plugins.added(plugins.COMMANDS) if name not in SUBCOMMANDS]
+    return {name: plugins.package_of(plugins.COMMANDS, name) for name in names}
 
 
 def show_version(ctx: click.Context, _option: click.Parameter, is_asked: bool) -> None:

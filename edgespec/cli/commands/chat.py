@@ -36,6 +36,7 @@ from edgespec.cli.terminal.interrupt import leave
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt, read_stdin
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.extras import check_extra, is_installed
 from edgespec.files.lost import report
 from edgespec.settings import MOST_CACHE_RAM
 
@@ -100,6 +101,8 @@ def chat(call: Call) -> None:
 
     values, output = call.values, call.output
     notes: list[str] = []  # shown later: now they would disturb the screen
+    if values["tui"]:
+        check_extra("tui", "the full-screen chat")
     if shows_screen := values["tui"] or (values["tui"] is None and _can_show_a_screen()):
         logging.getLogger("edgespec").handlers[:] = [_Noting(notes)]
     check_options(call)
@@ -208,6 +211,8 @@ def _front(call: Call, session: Session, *, shows_screen: bool) -> int:
 
     if values["tui"] is None and [*map(_is_terminal, (sys.stdin, sys.stdout, sys.stderr))] == [True, True, False]:
         call.output.say("The chat is shown in plain lines: the full screen is drawn on stderr, which is no terminal.")
+    if values["tui"] is None and _is_terminal(sys.stdin) and not is_installed("tui"):
+        call.output.say("The chat is shown in plain lines: pip install 'edgespec[tui]' adds the full screen.")
     return Repl(call, session).run()
 
 
@@ -317,7 +322,7 @@ def _chat_settings(values: Mapping[str, Any]) -> ChatSettings:
 
 def _can_show_a_screen() -> bool:
     streams = (sys.stdin, sys.stdout, sys.stderr)  # Textual draws on stderr
-    return all(map(_is_terminal, streams)) and os.environ.get("TERM") != "dumb"
+    return all(map(_is_terminal, streams)) and os.environ.get("TERM") != "dumb" and is_installed("tui")
 
 
 def _is_terminal(stream: TextIO | None) -> bool:

@@ -32,6 +32,7 @@ from edgespec.cli.setup.opened import ReopenedModel
 from edgespec.cli.setup.presence import Presence
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
+from edgespec.extras import check_extra
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import AUTO_DRAFT, MAX_SEQUENCES, LoadSettings
 from edgespec.text.figures import counted
@@ -111,6 +112,7 @@ def serve(call: Call) -> None:
     The options of 'edgespec run' for sampling and drafting (--help-all) are defaults for requests. The first Ctrl-C
     lets running answers finish, the second one aborts them.
     """
+    check_extra("serve", "the server")
     values = call.values
     if not values["api_key"] and not is_loopback(values["host"]):
         raise UsageError(

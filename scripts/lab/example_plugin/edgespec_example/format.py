@@ -1,0 +1,34 @@
+"""The endpoint /plain: {"model": "...", "ask": "..."} is answered with {"answer": "..."}, or with a stream of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from edgespec.requests.fields import Fields
+from edgespec.serve.chat import Call, Piece, Writer
+from edgespec.serve.format import Format
+from edgespec.serve.openai import chat_of
+from edgespec.serve.served import Served
+
+
+def read(body: Mapping[str, Any], model: Served) -> Call:
+    """Read a body. Raises BadInputError for one without a question."""
+    fields = {name: value for name, value in body.items() if name != "ask"}
+    return chat_of(Fields(fields | {"messages": [{"role": "user", "content": body.get("ask")}]}), model)
+
+
+class PlainWriter(Writer):
+    """Writes the text of an answer."""
+
+    names = {"messages": "ask"}  # noqa: RUF012 - the class only reads it
+
+    def whole(self) -> dict[str, str]:
+        return {"answer": "".join(self.answers[0].texts)}
+
+    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        if piece.text:
+            yield {"part": piece.text}
+
+
+FORMAT = Format(("/plain",), read, PlainWriter)
