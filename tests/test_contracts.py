@@ -14,9 +14,8 @@ from loaded import loaded_after
 
 ROOT = Path(__file__).resolve().parent.parent
 
-PLAIN = (
-    "cancel closable errors events extras plugins settings validation"  # data and small tools, which all rooms may use
-)
+# Data and small tools, which all rooms may use
+PLAIN = "cancel closable errors events extras plugins settings validation"
 ROOMS = {  # in the order of their floors, and what each imports besides: docs/design.md draws it
     "errors": "",
     "extras": "",
@@ -29,7 +28,7 @@ ROOMS = {  # in the order of their floors, and what each imports besides: docs/d
     "drafters": "core",
     "events": "core",
     "settings": "core drafters",
-    "validation": "core",
+    "validation": "core drafters",
     "processes": "",
     "gguf_file": "files",
     "documents": "processes text",

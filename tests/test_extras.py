@@ -59,7 +59,8 @@ def test_commands_without_their_packages_say_so_and_others_work(
     tmp_path: Path, arguments: list[str], what: str
 ) -> None:
     modules = [module for each in MODULES.values() for module in each]
-    code = f"import sys; sys.modules.update(dict.fromkeys({modules})); from edgespec.cli import main; sys.exit(main({arguments}))"
+    code = f"import sys; sys.modules.update(dict.fromkeys({modules}))\n"
+    code += f"from edgespec.cli import main; sys.exit(main({arguments}))"
     (tmp_path / "a.pdf").write_bytes(b"%PDF-1.4 not read")
     (tmp_path / "a.txt").write_text("text")
     done = subprocess.run(
