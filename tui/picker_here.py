@@ -128,7 +128,8 @@ class Here:
         unknown = [key for key in self.unknown(target) if key != own]
         drafts = [*([OWN_DRAFT] if own else []), *here, *unknown, NO_DRAFT, *absent]
         head = self.heads.get(target)
-        to_fetch = [self._offer_of_head(model, head)] if head is not None and head.place == "not here" else []
+        can_fetch = head is not None and head.place == "not here" and head.spec
+        to_fetch = [self._offer_of_head(model, head)] if head is not None and can_fetch else []
         chosen = best(ranked.values())
         usual = OWN_DRAFT if own else next((key for key, found in ranked.items() if found is chosen), NO_DRAFT)
         return About(

@@ -90,8 +90,10 @@ def advise(found: Tuned) -> Advice:
         why = "another program disturbed the measurement: a wide pass appeared cheaper than one over a single token"
         return Advice(choices, f"no advice, since {why}; close other programs and run tune again")
     if not choices or choices[-1].temperature != found.temperatures[-1]:
+        if len(found.candidates) > 1 and all(found.temperatures[-1] in each.cells for each in found.candidates):
+            return Advice(choices, "no advice, since nothing was drafted for these prompts")
         return Advice(choices, "no advice, since there was no time for two answers; run tune again with more --seconds")
-    return Advice(choices, _sentence(choices), tuple(_commands(choices[-1])))
+    return Advice(choices, _sentence(choices), tuple(_commands(choices[-1], found.pace)))
 
 
 def choose(candidates: Sequence[Candidate], temperature: float) -> Choice | None:
@@ -198,13 +200,13 @@ def named(candidate: Candidate) -> str:
     return f"{candidate.mode.spec_type}{by} with {tokens}"
 
 
-def _commands(choice: Choice) -> Iterator[str]:
-    """Yield the commands that make a choice permanent."""
+def _commands(choice: Choice, pace: str) -> Iterator[str]:
+    """Yield the commands that make a choice permanent, in place of a setting with this pace."""
     best = choice.best
     if best.is_current or (best.mode == PLAIN and choice.over_current is None):
         return
     if best.draft is not None:
         yield shlex.join(["edgespec", "config", "set", "draft-model", best.draft_name])
     yield shlex.join(["edgespec", "config", "set", "spec-type", best.mode.spec_type])
-    if fixed_length(best.mode.pace):
+    if best.mode != PLAIN and best.mode.pace != pace:
         yield shlex.join(["edgespec", "config", "set", "pace", best.mode.pace])

@@ -40,18 +40,23 @@ class Candidates:
 
 
 def find_candidates(
-    settings: LoadSettings, target: Header, default: Path | None, current: tuple[Path | None, Mode]
+    settings: LoadSettings,
+    target: Header,
+    default: Path | None,
+    current: tuple[Path | None, Mode],
+    *,
+    only_named: bool = False,
 ) -> Candidates:
     """Return what can draft for the target: the MTP block in its file, the draft that the settings name, its `default`
-    draft, and the drafts near it; of these, what uses one of the drafters of `spec_type`. The `current` mode is among
-    them if its drafters are.
+    draft, and the drafts near it; of these, what uses one of the drafters of `spec_type`. With `only_named`, the named
+    draft alone. The `current` mode is among them if its drafters are.
 
     Each draft is loaded by itself, together with the drafters that need no weights. Raises UsageError if nothing can
     draft, and for a named draft that is not on this machine.
     """
     others = others_of(settings)
     has_block = MTP in settings.drafters and not mtp_mismatch(target)
-    drafts, left_out = _drafts(settings, target, default)
+    drafts, left_out = _drafts(settings, target, default, only_named=only_named)
     contests = []
     if settings.self_draft is not None:
         contests.append(_contest(None, settings.spelling("self"), others, settings))
@@ -130,7 +135,9 @@ def name_of_draft(path: Path) -> str:
     return short_spec(name_of(path))
 
 
-def _drafts(settings: LoadSettings, target: Header, default: Path | None) -> tuple[dict[Path, str], list[LeftOut]]:
+def _drafts(
+    settings: LoadSettings, target: Header, default: Path | None, *, only_named: bool
+) -> tuple[dict[Path, str], list[LeftOut]]:
     """Return the drafts to measure with the drafters that they are, each once, and those that cannot be used."""
     found: dict[Path, str] = {}
     left_out: list[LeftOut] = []
@@ -139,13 +146,13 @@ def _drafts(settings: LoadSettings, target: Header, default: Path | None) -> tup
         named = [best] if best else []
     else:
         named = [resolve(settings.draft_model).path] if settings.draft_model else []
-    for path in [*named, *([default] if default else [])]:
+    for path in [*named, *([default] if default and not only_named else [])]:
         try:
             found.setdefault(path, _kind(read_header(path)))
         except ModelFileError as error:
             left_out.append(LeftOut(name_of_draft(path), error.why or error.what))
     known = {path.resolve() for path in (*named, *found)}
-    for draft in drafts_near(target):
+    for draft in [] if only_named else drafts_near(target):
         if draft.path.resolve() in known:
             continue
         if not draft.problem:

@@ -111,6 +111,7 @@ class Tuned:
         cheapest: the measured cost of the cheapest pass, in passes over one token; below 1, the machine was busy
         spread: how much the speed of plain decoding varied, if that is known
         is_complete: False if it was stopped
+        pace: the draft lengths of the present setting
     """
 
     model: str
@@ -125,6 +126,7 @@ class Tuned:
     spread: float | None
     is_complete: bool
     messages: tuple[str, ...]
+    pace: str
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data; costs in seconds and relative to a pass over one token."""
@@ -150,10 +152,11 @@ def tune(
     seconds: float,
     *,
     current: LoadSettings | None = None,
+    only_named: bool = False,
     progress: Progress | None = None,
     cancel: CancelFlag | None = None,
 ) -> Tuned | None:
-    """Measure everything that can draft for a model on `items`, for about that long.
+    """Measure everything that can draft for a model on `items`, or `only_named` drafts, for about that long.
 
     Answers are sampled greedily and at the temperature of `sampling`, both with its other settings. `current` are the
     settings of a start without options; None: the defaults. A draft that cannot be loaded is left out.
@@ -164,9 +167,8 @@ def tune(
     found = resolve(settings.model)
     target = check_model(found.path)
     current = current or LoadSettings(settings.model)
-    candidates = find_candidates(
-        settings, target, found.default_draft, current_mode(current, target, found.default_draft)
-    )
+    present = current_mode(current, target, found.default_draft)
+    candidates = find_candidates(settings, target, found.default_draft, present, only_named=only_named)
     temperatures = tuple(dict.fromkeys((0.0, sampling.temperature)))
     run = _Run(settings, sampling, temperatures, items, progress or _untold, cancel or CancelFlag())
     run.left_out += candidates.left_out
@@ -207,6 +209,7 @@ def tune(
         spread=max((spread for load in loads if (spread := plain_spread(load.samples))), default=None),
         is_complete=is_complete,
         messages=tuple(messages),
+        pace=current.pace,
     )
 
 
@@ -323,6 +326,7 @@ def _needs_weights(mode: Mode) -> bool:
 def _costs(load: _Load, temperature: float) -> list[DraftCost]:
     """Return the costs of the drafter with weights that a load has measured alone, by the clock."""
     fixed = [mode for mode in load.modes if fixed_length(mode.pace) and _needs_weights(mode)]
+    fixed = [mode for mode in fixed if len(mode.drafters) == 1]
     if not fixed:
         return []
     mode = max(fixed, key=lambda mode: fixed_length(mode.pace) or 0)

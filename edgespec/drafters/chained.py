@@ -8,8 +8,8 @@ one. Which of the two is accepted more is counted.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,10 +60,11 @@ class ChainedDrafter(HeadDrafter):
             super()._draft(growing)
             return
         for growth in growing:
-            growth.tree.budget = replace(growth.tree.budget, tokens=min(growth.tree.budget.tokens, self.context.blocks))
             self._rewind(growth)
         growing = [growth for growth in growing if self._knows(growth)]
         self._catch_up(growing)
+        for block in range(1, self.context.blocks):  # of a prompt now, not in the middle of an answer
+            self._read_texts(block, growing)
         last = [ROOT] * len(growing)
         for block in range(1, self.context.blocks):
             last = [self._likeliest_child(growth.tree, node) for growth, node in zip(growing, last, strict=True)]
@@ -107,10 +108,7 @@ class ChainedDrafter(HeadDrafter):
 
     def _draft_with(self, block: int, growing: Sequence[Growth], nodes: Sequence[int]) -> None:
         """Add the tokens that a block predicts after these nodes."""
-        self.context.use_block(block)
-        try:
-            for growth in growing:
-                self._catch_up_block(block, growth, most=self.context.n_batch // len(growing) - self.context.blocks)
+        with self._running(block, growing):
             batch, states, last = Batch.empty(), list[NDArray[np.float32]](), list[int]()
             for growth, node in zip(growing, nodes, strict=True):
                 self._add_text(batch, states, block, growth, len(self._text(growth.sequence)))
@@ -121,23 +119,32 @@ class ChainedDrafter(HeadDrafter):
             for growth, node, row in zip(growing, nodes, last, strict=True):
                 self._keep_text(block, growth)
                 self._add(growth, node, row)
-        except BaseException:  # the cells are unknown now
-            for growth in growing:
-                self.context.forget(self._cells(block, growth.slot.number))
-                self._held[block - 1][growth.slot.number] = []
+
+    @contextmanager
+    def _running(self, block: int, growing: Sequence[Growth]) -> Iterator[None]:
+        """Let passes run a block. After an error only the cells of the text that was read before are kept."""
+        self.context.use_block(block)
+        try:
+            yield
+        except BaseException:
+            for slot in (growth.slot.number for growth in growing):
+                self.context.truncate(self._cells(block, slot), len(self._held[block - 1][slot]))
             raise
         finally:
             self.context.use_block(0)
 
-    def _catch_up_block(self, block: int, growth: Growth, most: int) -> None:
-        """Decode what a block has not read of a long text, except the last `most` tokens or fewer."""
-        end = len(self._text(growth.sequence))
-        while end - len(self._held[block - 1][growth.slot.number]) > max(1, most):
-            batch, states = Batch.empty(), list[NDArray[np.float32]]()
-            held = len(self._held[block - 1][growth.slot.number])
-            self._add_text(batch, states, block, growth, min(held + self.context.n_batch, end - 1), wanted=False)
-            self.context.decode_pairs(batch, np.concatenate(states))
-            self._held[block - 1][growth.slot.number] += batch.tokens
+    def _read_texts(self, block: int, growing: Sequence[Growth]) -> None:
+        """Decode what a block has not read of long texts; what remains of all texts shares a pass with their drafts."""
+        most = max(1, self.context.n_batch // max(1, len(growing)) - self.context.blocks)
+        for growth in growing:
+            held, end = self._held[block - 1][growth.slot.number], len(self._text(growth.sequence))
+            while end - len(held) > most:
+                with self._running(block, [growth]):
+                    batch, states = Batch.empty(), list[NDArray[np.float32]]()
+                    stop = min(len(held) + self.context.n_batch, end - 1)
+                    self._add_text(batch, states, block, growth, stop, wanted=False)
+                    self.context.decode_pairs(batch, np.concatenate(states))
+                    held += batch.tokens
 
     def _add_text(
         self, batch: Batch, states: list[NDArray[np.float32]], block: int, growth: Growth, end: int, wanted: bool = True

@@ -131,10 +131,13 @@ def switch_states(context: Any, *, on: bool = True, wanted_only: bool) -> None:
     _SET_NEXTN(context, on, wanted_only)
 
 
+def can_choose_block() -> bool:
+    """Return whether this build can run other MTP blocks than the first one."""
+    return _SET_BLOCK is not None
+
+
 def use_block(context: Any, block: int) -> None:
-    """Choose the MTP block that a context runs. Raises UsageError if this build has no choice."""
-    if _SET_BLOCK is None:
-        raise UsageError("several MTP blocks do not work with this build of llama.cpp")
+    """Choose the MTP block that a context runs."""
     _SET_BLOCK(context, block)
 
 

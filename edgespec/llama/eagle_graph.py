@@ -60,7 +60,7 @@ class Kept(Generic[Kind]):
     def __call__(self, *sizes: int) -> Kind:
         if sizes not in self._known:
             wide = [other for other in self._known if min(sizes[0], other[0]) > NARROW]
-            for other in wide or [*self._known][: len(self._known) + 1 - MOST_GRAPHS]:
+            for other in wide or [*self._known][: max(0, len(self._known) + 1 - MOST_GRAPHS)]:
                 del self._known[other]
             self._known[sizes] = self._make(*sizes)
         self._known.move_to_end(sizes)

@@ -27,11 +27,10 @@ from edgespec.gguf_file.head_check import (
     NORMS_STATE,
     kind_of_head,
     layers_read,
-    n_chained,
     norm_epsilon,
 )
 from edgespec.gguf_file.weights import read_rows
-from edgespec.llama.batch import check_layers, pointer, states, switch_states, use_block
+from edgespec.llama.batch import can_choose_block, check_layers, pointer, states, switch_states, use_block
 from edgespec.llama.context import Context
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
@@ -42,12 +41,13 @@ class HeadContext(Context):
     """KV cache and decoding of `model`: a head for the target that `target` decodes, or the MTP block of this target.
 
     `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, as
-    `Plan.as_head` has them. With an `output` it computes the logits of an MTP block. An assistant has the target's
-    settings of the cache. Raises UsageError if the target does not provide these inputs, or this build no states.
+    `Plan.as_head` has them. With an `output` it computes the logits of an MTP block. `blocks` MTP blocks share the
+    sequences. An assistant has the target's settings of the cache. Raises UsageError if the target does not provide
+    these inputs, or this build no states.
 
     Attributes:
-        blocks: The number of MTP blocks. Block b has the sequences from `b * sequences` on, so `Plan.of_block` has as
-            many sequences as all blocks together.
+        blocks: The number of MTP blocks that draft; the first one alone if this build cannot choose. Block b has the
+            sequences from `b * sequences` on.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class HeadContext(Context):
         threads: int = 0,
         threads_batch: int = 0,
         output: TrimmedOutput | None = None,
+        blocks: int = 1,
         **settings: Any,
     ) -> None:
         self._output = output
@@ -75,8 +76,8 @@ class HeadContext(Context):
         if self._shares_cache:
             settings |= target.cache
         super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=is_mtp, **settings)
-        self.blocks = n_chained(model.header) if is_mtp else 1
-        self.sequences //= self.blocks
+        self.sequences //= blocks
+        self.blocks = blocks if can_choose_block() else 1
         self._n_rows = 0
         try:
             switch_states(self._handle, wanted_only=output is None)

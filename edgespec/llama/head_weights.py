@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.closable import Closable
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.head_check import n_tokens
 from edgespec.gguf_file.header import Header
@@ -18,7 +19,7 @@ EMBEDDINGS = "token_embd.weight"
 _NOT_LOADED = (EMBEDDINGS, "d2t")
 
 
-class HeadWeights:
+class HeadWeights(Closable):
     """The matrices and vectors of a head's file, and embeddings of its own or of its target.
 
     Embeddings stay in the file, from which the few rows of a pass are read. Raises ModelFileError, OutOfMemoryError.
@@ -37,16 +38,21 @@ class HeadWeights:
         self._target = target
         loaded = {name: info for name, info in header.tensors.items() if name not in _NOT_LOADED}
         # Matrices are only multiplied by, so they may be interleaved; what is added or scales must not be.
-        self._matrices, self._vectors = Tensors(len(loaded)), Tensors(len(loaded))
+        matrices, vectors = Tensors(len(loaded)), Tensors(len(loaded))
+        self._memory = [matrices, vectors]
         self.tensors: dict[str, int] = {}
         for name, info in loaded.items():
-            memory = self._vectors if len(info.shape) == 1 else self._matrices
+            memory = vectors if len(info.shape) == 1 else matrices
             self.tensors[name] = memory.new(gguf.GGMLQuantizationType[info.type], *info.shape)
-        self._matrices.allocate(interleaved=True)
-        self._vectors.allocate()
+        matrices.allocate(interleaved=True)
+        vectors.allocate()
         for name, tensor in self.tensors.items():
             fill(tensor, stored_rows(header, name))
         self.embeddings([0])  # an error should appear now, if their type cannot be read
+
+    def close(self) -> None:
+        """Free the weights. No graph that uses them may be computed any more."""
+        self._memory.clear()
 
     def embeddings(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return float32[n, D]."""

@@ -36,6 +36,10 @@ class ParallelContext(EagleContext):
         self._mask, self._mask_state = mask_token(header), read_rows(header, MASK_STATE)
         self._mask_embedding = model.embeddings([self._mask])
 
+    def close(self) -> None:
+        super().close()
+        self._head.close()
+
     def _embedded(self, tokens: Sequence[int]) -> NDArray[Any]:
         """Return float32[n, D], the embeddings of tokens."""
         found: NDArray[np.float32] = np.repeat(self._mask_embedding, len(tokens), axis=0)

@@ -28,6 +28,7 @@ RETRY_S, MOST_RETRY_S = 2.0, 60.0  # before a busy server is asked again, if it 
 MOST_SAID = 500  # characters of a message
 MOST_KEY = 4096  # bytes
 KEY_HINT = "EDGESPEC_API_KEY holds the key"
+_COUNTS = ("n_prompt_tokens", "n_ctx")  # in the error about a prompt that is too long
 
 Made = TypeVar("Made")
 
@@ -186,7 +187,9 @@ class Connection(Closable):
         told = error if isinstance(error, Mapping) else {"message": error or body.get("detail") or f"status {status}"}
         message, code = one_line(str(told.get("message")))[:MOST_SAID], told.get("code")
         if code == "context_length_exceeded" or told.get("type") == "exceed_context_size_error":
-            raise PromptTooLongError(message, hint="shorten it, or start the server with a larger context (-c)")
+            n_tokens, n_ctx = (n if isinstance(n := told.get(name), int) else None for name in _COUNTS)
+            hint = "shorten it, or start the server with a larger context (-c)"
+            raise PromptTooLongError(message, hint=hint, n_tokens=n_tokens, n_ctx=n_ctx)
         if code == "engine_error" or told.get("type") == "server_error" or (status >= 500 and status != 501):
             raise GenerationError(message, hint=f"said by {self.url}")
         raise UsageError(message, hint=f"said by {self.url}")

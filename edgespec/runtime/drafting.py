@@ -215,7 +215,8 @@ def model_drafter(
             reader = HeadContext(draft, target, **threads, **plan.context)
             return AssistantDrafter(reader, leaves), reader
         if kind == MTP:
-            block = HeadContext(draft, target, output=trimmed_output(target, written), **threads, **plan.context)
+            output = trimmed_output(target, written)
+            block = HeadContext(draft, target, output=output, blocks=plan.blocks, **threads, **plan.context)
             if block.blocks > 1:
                 return ChainedDrafter(block, width, kind), block
             return HeadDrafter(block, width, kind, blended), block

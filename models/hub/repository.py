@@ -131,11 +131,13 @@ def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
     return replace(_download(wanted, repository, [*parts, *projector]), drafts=drafts)
 
 
-def plan_gguf_head(wanted: HubSpec, quant: str, tell: Tell = _logger.info) -> HubSpec:
+def plan_gguf_head(wanted: HubSpec, quant: str, tell: Tell = _logger.info, *, has_models: bool = False) -> HubSpec:
     """Return the GGUF file to take of a draft head's repository: in Q8_0, which keeps the acceptance, else in the
-    quantisation of its model, else the smallest. Raises ModelNotFoundError, DownloadError."""
+    quantisation of its model, else the smallest. If the repository `has_models` too, it is a file that is named as a
+    draft. Raises ModelNotFoundError, DownloadError."""
     files = look_up(wanted, tell).files
-    whole = [name for name in models_in(list(files)) if part_of(name) == (1, 1)]
+    names = drafts_in(list(files)) if has_models else models_in(list(files))
+    whole = [name for name in names if part_of(name) == (1, 1)]
     if not whole:
         raise ModelNotFoundError(f"{wanted.repository} has no draft head in one file")
     order = ("Q8_0", quant)

@@ -27,7 +27,7 @@ from edgespec.gguf_file.head_check import (
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
 from edgespec.models.memory.widths import IN_LAYER, Widths
-from edgespec.settings import CACHE_TYPES, Switch
+from edgespec.settings import CACHE_TYPES, MAX_SEQUENCES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 64, 8, 1 << 19  # of narrow passes of usual widths (scripts/llama/graphs.h)
@@ -51,6 +51,7 @@ class Plan:
         interleaves: It interleaves them, which includes the embeddings.
         may_repack: False if the settings say that no weights are repacked.
         mtp: True if the MTP block is loaded, which has a separate context (`of_block`).
+        blocks: The number of MTP blocks that draft one token each; each has as many of the sequences.
         features: The number of floats that a draft head reads of a token.
         projector: The size in bytes of the projector's file, which reads images.
         adapters: The headers of LoRA adapters.
@@ -80,6 +81,7 @@ class Plan:
     may_repack: bool = True
     draft: Plan | None = None
     mtp: bool = False
+    blocks: int = 1
     features: int = 0
     projector: int = 0
     adapters: tuple[Header, ...] = ()
@@ -104,7 +106,7 @@ class Plan:
     def context(self) -> dict[str, Any]:
         """The arguments of `Context`, except the model."""
         placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "interleaves", "may_repack")
-        others = ("header", *placed, "draft", "mtp", "features", "projector", "adapters")
+        others = ("header", *placed, "draft", "mtp", "blocks", "features", "projector", "adapters")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
@@ -127,11 +129,16 @@ class Plan:
         for key, value in self.header.metadata.items():
             if isinstance(value, tuple) and len(value) == n_layers:
                 sizes[key] = value[first:]
+        branches, chained = self.branches + self.sequences if self.branches else 0, n_chained(self.header)
+        if self.sequences * chained + branches > MAX_SEQUENCES:
+            chained = 1
+        features = self.header.number("embedding_length") * self.header.number("hyper_connection.count", 1)
         return replace(
-            self.as_head(self.header.number("embedding_length") * self.header.number("hyper_connection.count", 1)),
+            self.as_head(features, chained),
             header=replace(self.header, tensors=tensors, metadata=self.header.metadata | sizes),
-            sequences=self.sequences * n_chained(self.header),
-            branches=self.branches + self.sequences if self.branches else 0,
+            sequences=self.sequences * chained,
+            blocks=chained,
+            branches=branches,
             gpu_layers=n_blocks + 1 if self.gpu_layers > 1 else 0,
             scratch=0,
             rollback=0,
@@ -142,9 +149,10 @@ class Plan:
             adapters=(),
         )
 
-    def as_head(self, features: int) -> Plan:
-        """The plan of a draft head's context: every token of its passes gives a row, and each sequence has two."""
-        n_batch = max(HEAD_BATCH, 2 * self.sequences)
+    def as_head(self, features: int, drafted: int = 1) -> Plan:
+        """The plan of a draft head's context: every token of its passes gives a row, and each sequence has at least one
+        and `drafted` tokens."""
+        n_batch = max(HEAD_BATCH, (1 + drafted) * self.sequences)
         return replace(self, n_batch=n_batch, max_outputs=n_batch, features=features)
 
 

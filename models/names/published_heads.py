@@ -18,7 +18,8 @@ class KnownHead:
 
     Attributes:
         kind: The drafter that uses it, such as "eagle3", or "mtp".
-        spec: The file of a head that is here, or the repository of one that is published; empty for an MTP block.
+        spec: The file of a head that is here, or the repository of one that is published; empty for an MTP block, and
+            for a head in the repository of its model.
         facts: The catalogue's description of a published head.
     """
 
@@ -52,12 +53,11 @@ def published_for(entry: Entry | None, architecture: str = "") -> KnownHead | No
         if head.kind == MTP and not architecture:
             return KnownHead(MTP, "in its file")
         if is_usable(head, architecture):
-            return KnownHead(head.kind, "not here", head.repository, head.facts())
+            repository = "" if entry is not None and head.repository == entry.repository else head.repository
+            return KnownHead(head.kind, "not here", repository, head.facts())
     return None
 
 
 def is_usable(head: PublishedHead, architecture: str) -> bool:
     """Return whether a head can be downloaded, and drafts for models of this architecture; empty if it is unknown."""
-    if not architecture:  # of a model that is not here, whose repository may hold its assistant
-        return head.can_be_had or head.kind == "assistant"
-    return head.can_be_had and not kind_mismatch(architecture, head.kind)
+    return head.can_be_had and not (architecture and kind_mismatch(architecture, head.kind))

@@ -15,6 +15,7 @@ from edgespec.models.hub.cache import cached_files
 from edgespec.models.hub.pulling import Display, Item, announce, check_space, fetch_items
 from edgespec.models.hub.quants import quant_of
 from edgespec.models.hub.repository import Download, plan, plan_gguf_head, plan_head
+from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.heads import GGUF, MTP, PublishedHead
 from edgespec.models.names.known import entry_from, entry_of
@@ -58,8 +59,13 @@ def published_head(item: Item, display: Display) -> Item | None:
     own = download.wanted.repository.lower() if isinstance(download, Download) else ""
     for head in entry.heads if entry is not None else ():
         if head.can_be_had and is_usable(head, architecture) and head.repository.lower() != own:
-            with suppress(EdgespecError):
+            try:
                 return _planned(head, item, display)
+            except DownloadError as error:
+                display.note(f"no draft head is offered: {error.line}")
+                return None
+            except EdgespecError:  # it is gone, or has another form
+                continue
     return None
 
 
@@ -92,7 +98,8 @@ def _planned(head: PublishedHead, item: Item, display: Display) -> Item:
     try:
         if head.format == GGUF:
             quant = quant_of(item.download.files[0].name) if isinstance(item.download, Download) else ""
-            wanted = plan_gguf_head(wanted, quant, display.note)
+            has_models = any(entry.repository == head.repository for entry in catalogue().values())
+            wanted = plan_gguf_head(wanted, quant, display.note, has_models=has_models)
             download = plan(wanted, display.note)
         else:
             download = plan_head(wanted, display.note)

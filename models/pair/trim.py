@@ -85,7 +85,7 @@ def trim_head(
     Raises UsageError, ModelFileError, PairError, and EdgespecError if the file cannot be written.
     """
     if head.architecture not in (EAGLE3, DFLASH) or LATTICE in head.tensors:
-        why = "only EAGLE-3, DFlash and DSpark heads have an output of which rows can be left out"
+        why = "only EAGLE-3, DFlash and DSpark heads can be"
         raise UsageError(f"{head.path.name} cannot be trimmed", why=why)
     check_head_fits(target, head)
     if not 0 < n_tokens < n_draft_tokens(head):

@@ -1,4 +1,4 @@
-"""The parts of a report about draft heads (`gpu_report.py`): whether texts and drafts are right, and what drafts cost.
+"""The parts of `device_report.py` about draft heads: whether texts and drafts are right, and what drafts cost.
 
 Texts and drafts are checked with tiny files of random weights, one for each kind of head: what they write has no
 meaning, but a mistake in a head's graph, in its cache or in verification shows in them as in large ones. Costs are
@@ -75,7 +75,7 @@ def tiny_pairs(folder: Path) -> Iterator[Pair]:
     sys.path.insert(0, str(SUPPORT))
     from tiny_assistant import write_assistant, write_gemma4
     from tiny_gguf import CHATML, write_model
-    from tiny_head import write_block_drafter, write_head, write_networks
+    from tiny_head import write_block_drafter, write_head, write_networks, write_peagle
     from tiny_mtp import write_mtp
 
     llama = write_model(folder / "llama.gguf", "llama", n_layers=4, chat_template=CHATML)
@@ -84,6 +84,7 @@ def tiny_pairs(folder: Path) -> Iterator[Pair]:
     yield Pair("eagle3", "llama", llama, write_head(folder / "eagle3.gguf"))
     eagle1 = write_head(folder / "eagle1.gguf", reads_state=True, n_vocab=n_vocab)
     yield Pair("eagle1", "llama", llama, eagle1)
+    yield Pair("peagle", "llama", llama, write_peagle(folder / "peagle.gguf"))
     for kind in ("dflash", "dspark", "dflash2"):
         yield Pair(kind, "llama", llama, write_block_drafter(folder / f"{kind}.gguf", kind))
     hybrid = write_block_drafter(folder / "hybrid.gguf", "dflash", architecture="qwen35")

@@ -300,5 +300,5 @@ def test_pictures_need_a_format_and_matplotlib(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(UsageError, match=r"\.png or \.svg"):
         check_plot(Path("x.pdf"))
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(UsageError, match=r"matplotlib.*\n.*-m pip install matplotlib"):
+    with pytest.raises(UsageError, match=r"no matplotlib\n.*-m pip install 'edgespec\[plot\]'"):
         check_plot(Path("x.svg"))

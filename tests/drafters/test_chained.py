@@ -18,7 +18,9 @@ from edgespec.drafters.base import Budget, DraftContext
 from edgespec.drafters.chained import ChainedDrafter
 from edgespec.gguf_file.head_check import n_chained
 from edgespec.gguf_file.header import read_header
+from edgespec.llama.context import CacheFullError
 from edgespec.llama.head_context import HeadContext
+from edgespec.models.memory.estimate import Plan
 from edgespec.settings import Request
 
 PROMPT = "def the class for x in the list: return the one, or print it"
@@ -48,14 +50,14 @@ def always_chained(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def drafts(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], list[int]]:
+def drafts(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], Draft]:
     """The drafts by the text that they follow."""
-    made: dict[tuple[int, ...], list[int]] = {}
+    made: dict[tuple[int, ...], Draft] = {}
     propose = ChainedDrafter.propose
 
     def kept(self: ChainedDrafter, sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:
         result = propose(self, sequences, budgets)
-        made.update((tuple(each.tokens), [*draft.tokens]) for each, draft in zip(sequences, result, strict=True))
+        made.update((tuple(each.tokens), draft) for each, draft in zip(sequences, result, strict=True))
         return result
 
     monkeypatch.setattr(ChainedDrafter, "propose", kept)
@@ -65,7 +67,7 @@ def drafts(monkeypatch: pytest.MonkeyPatch) -> dict[tuple[int, ...], list[int]]:
 @pytest.mark.usefixtures("always_chained")
 @pytest.mark.parametrize("architecture", SEVERAL)
 def test_each_block_drafts_one_token_from_the_whole_text(
-    tmp_path: Path, architecture: str, drafts: dict[tuple[int, ...], list[int]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, architecture: str, drafts: dict[tuple[int, ...], Draft], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Blocks that have read the text piece by piece draft what they draft after reading it at once."""
     used: list[int] = []
@@ -81,13 +83,13 @@ def test_each_block_drafts_one_token_from_the_whole_text(
         assert drafter_of(llm).context.blocks == n_chained(read_header(target)) == 3
         list(llm.submit(request()))
         assert set(zip(used[::2], used[1::2], strict=True)) == {(1, 0), (2, 0)}
-    in_pieces = {text: draft for text, draft in drafts.items() if len(draft) == 3}
+    in_pieces = {text: draft.tokens for text, draft in drafts.items() if len(draft) == 3}
     assert len(in_pieces) > 30
     for text in sorted(in_pieces)[1::8]:
         drafts.clear()
         with load(target) as llm:
             list(llm.submit(request(text[:-1], n=8)))
-        assert drafts[text] == in_pieces[text]
+        assert drafts[text].tokens == in_pieces[text]
 
 
 def test_the_way_that_is_accepted_more_is_used(tmp_path: Path) -> None:
@@ -120,13 +122,59 @@ def test_several_sequences_and_long_prompts_are_chained(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("always_chained")
-def test_trees_have_siblings_beside_the_chain(tmp_path: Path) -> None:
+def test_trees_have_siblings_beside_the_chain(tmp_path: Path, drafts: dict[tuple[int, ...], Draft]) -> None:
     target = write_mtp(tmp_path / "mtp.gguf", "mimo2", n_blocks=3)
     with load(target, spec_type="none") as plain:
         expected = [event.id for event in plain.submit(request())]
     with load(target, spec_tree=4, pace="fixed:6") as llm:
         assert [event.id for event in llm.submit(request())] == expected
-        assert llm.stats.proposed > 0
+    longest = [max(map(len, _paths(draft))) for draft in drafts.values() if len(draft) == 6]
+    assert len(longest) > 20 and max(longest) == 3  # one token of each block
+    assert any(not draft.is_chain for draft in drafts.values())
+
+
+def _paths(draft: Draft) -> list[list[int]]:
+    """Return the tokens up to each node."""
+    paths: list[list[int]] = []
+    for token, parent in zip(draft.tokens, draft.parents, strict=True):
+        paths.append([*(paths[parent] if parent >= 0 else []), token])
+    return paths
+
+
+@pytest.mark.usefixtures("always_chained")
+def test_after_an_error_a_block_still_knows_the_text(
+    tmp_path: Path, drafts: dict[tuple[int, ...], Draft], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The drafts of the next answer are those of an answer without an error."""
+    target = write_mtp(tmp_path / "mtp.gguf", "step35", n_blocks=3)
+    with load(target) as llm:
+        text = [event.id for event in llm.submit(request(n=60)) if event.id >= 0]
+    expected = {text: draft.tokens for text, draft in drafts.items()}
+    decode_pairs, passes = HeadContext.decode_pairs, 0
+
+    def failing(self: HeadContext, *args: Any) -> None:
+        nonlocal passes
+        passes += 1
+        decode_pairs(self, *args)
+        if passes == 30:
+            raise CacheFullError
+
+    with load(target) as llm:
+        prompt = llm.tokenize(request())
+        monkeypatch.setattr(HeadContext, "decode_pairs", failing)
+        assert [event.id for event in llm.submit(request(n=60)) if event.id >= 0] == text
+        drafts.clear()
+        again = request([*prompt, *text[:30]], n=30)
+        assert [event.id for event in llm.submit(again) if event.id >= 0] == text[30:]
+    compared = [(draft.tokens, expected[text]) for text, draft in drafts.items() if text in expected]
+    assert len(compared) > 15 and all(one == other for one, other in compared if len(one) == len(other) == 3)
+
+
+def test_many_sequences_leave_one_block(tmp_path: Path) -> None:
+    header = read_header(write_mtp(tmp_path / "mtp.gguf", "step35", n_blocks=3))
+    assert Plan(header, n_ctx=64, sequences=85, mtp=True).of_block.blocks == 3
+    many = Plan(header, n_ctx=64, sequences=86, mtp=True).of_block
+    assert (many.blocks, many.sequences) == (1, 86)
 
 
 def test_blocks_that_were_left_out_of_a_file_are_not_used(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_published_heads_of_shipped_entries_have_a_page_and_stand_in_order(name:
         assert head.source.startswith("https://") or head == PublishedHead("mtp")
         assert not (head.tokens and head.speedup)  # one figure is shown
         assert head.tokens == 0 or 1 < head.tokens < 10
-    kinds = ["mtp", "assistant", "eagle3", "dflash"]
+    kinds = ["mtp", "assistant", "eagle3", "peagle", "dspark", "dflash"]
     assert [head.kind for head in heads] == sorted((head.kind for head in heads), key=kinds.index)
 
 

@@ -57,13 +57,15 @@ def reported(path: Path, settings: dict[str, Any]) -> Sizes:
 
 def reported_of_head(plan: Plan) -> Sizes:
     """What llama.cpp reports of the context of the draft head of a plan, or else of its target's MTP block."""
+    opened = plan.draft or plan.of_block
+    of_blocks: dict[str, Any] = {} if plan.draft else {"blocks": opened.blocks}
     with (
         Model(plan.header, use_extra_bufts=False, with_mtp=plan.mtp) as model,
         Model(plan.draft.header if plan.draft else plan.header, use_extra_bufts=False) as head,
         Context(model, threads=1, **plan.context) as target,
         log_lines() as lines,
         (BlockContext if head.header.architecture == "dflash" else HeadContext)(
-            head if plan.draft else model, target, threads=1, **(plan.draft or plan.of_block).context
+            head if plan.draft else model, target, threads=1, **opened.context, **of_blocks
         ) as context,
     ):
         return _buffers(lines, context)

@@ -63,9 +63,9 @@ TOKENS = option(
 def convert(call: Call) -> None:
     """Convert a published draft head to a file for MODEL.
 
-    HEAD is a folder, or a repository of the hub (owner/name), with config.json and .safetensors files: an EAGLE-3 head
-    of its authors, of SpecForge or of speculators, a DFlash or a DSpark draft. Then the acceptance rate and the speed
-    are measured, as 'edgespec tune' does.
+    HEAD is a folder, or a repository of the hub (owner/name), with config.json and .safetensors files: an EAGLE-3,
+    EAGLE-3.1 or P-EAGLE head of its authors, of SpecForge, NeMo or speculators, a DFlash or a DSpark draft. Then the
+    acceptance rate and the speed are measured, as 'edgespec tune' does.
     """
     from edgespec.gguf_file.head_check import kind_of_head
     from edgespec.gguf_file.header import read_header
@@ -180,5 +180,5 @@ def _check(call: Call, model: str, draft: Path | None, drafter: str) -> None:
     if call.values["no_check"]:
         return
     settings = LoadSettings(model, draft_model=str(draft) if draft else None, spec_type=drafter)
-    show(call, measure(call, settings, CHECK_S, SamplingSettings(temperature=0.0)))
+    show(call, measure(call, settings, CHECK_S, SamplingSettings(temperature=0.0), only_named=True))
     call.interrupts.raise_if_received()

@@ -107,7 +107,8 @@ def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool)
         if offer := offered_draft(item):
             wanted += _in_repository(*offer, [*items, *wanted], output, yes=yes, may_ask=may_ask)
         elif is_offline():
-            continue
+            if yes:
+                output.note(f"offline: no draft head of {item.spec} was looked for")
         elif yes or not output.quiet:
             wanted += _published(item, items, output, yes=yes, may_ask=may_ask)
     return wanted

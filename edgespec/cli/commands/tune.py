@@ -22,7 +22,7 @@ from edgespec.cli.options.generation import (
 from edgespec.cli.options.types import SPEC_TYPE, Integer
 from edgespec.cli.setup.models import answer_as_its_own, fetch_models, named_model
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.settings import DRAFT_N_MAX, MAX_DRAFT, LoadSettings
+from edgespec.settings import AUTO_DRAFT, DRAFT_N_MAX, MAX_DRAFT, LoadSettings
 
 if TYPE_CHECKING:
     from edgespec.bench.tune import Tuned
@@ -73,8 +73,13 @@ def tune(call: Call) -> None:
     found = measure(call, settings, values["seconds"], sampling_settings(values), current)
     show(call, found, as_json=values["as_json"])
     call.interrupts.raise_if_received()
-    if found is not None and settings.draft_model in [each.draft for each in found.left_out]:
-        call.ctx.exit(EdgespecError.exit_code)
+    if found is not None and settings.draft_model not in (None, AUTO_DRAFT):
+        from edgespec.bench.candidates import name_of_draft
+        from edgespec.models.names.spec import resolve
+
+        named = name_of_draft(resolve(settings.draft_model).path)
+        if named in [each.draft for each in found.left_out]:
+            call.ctx.exit(EdgespecError.exit_code)
 
 
 def _configured(call: Call) -> dict[str, Any]:
@@ -83,23 +88,30 @@ def _configured(call: Call) -> dict[str, Any]:
     found = {}
     for each in SPECULATION:
         value = os.environ.get(str(each.envvar)) or set_in_files.get(str(each.name), (None,))[0]
-        if each.name in ("draft_model", "spec_type", "pace") and value is not None:
-            found[str(each.name)] = value
+        if each.name in ("draft_model", "spec_type", "pace", "spec_draft_n_max") and value is not None:
+            found[str(each.name)] = each.type_cast_value(call.ctx, value)
     return found
 
 
 def measure(
-    call: Call, settings: LoadSettings, seconds: float, sampling: SamplingSettings, current: LoadSettings | None = None
+    call: Call,
+    settings: LoadSettings,
+    seconds: float,
+    sampling: SamplingSettings,
+    current: LoadSettings | None = None,
+    *,
+    only_named: bool = False,
 ) -> Tuned | None:
-    """Measure what can draft for a model; None if it was cancelled before it had any result. `current` are the settings
-    of a start without options. Raises as `bench.tune.tune` does."""
+    """Measure what can draft for a model, or the named draft alone; None if it was cancelled before it had any result.
+    `current` are the settings of a start without options. Raises as `bench.tune.tune` does."""
     from edgespec.bench.suites import sample, shipped
     from edgespec.bench.tune import tune as tune_model
 
     tell = call.progress_of(settings.model)
     with call.output.showing_progress(), call.cancelling() as cancel:
         items = sample(shipped(), 10)
-        return tune_model(settings, sampling, items, seconds, current=current, progress=tell, cancel=cancel)
+        chosen: dict[str, Any] = {"current": current, "only_named": only_named}
+        return tune_model(settings, sampling, items, seconds, **chosen, progress=tell, cancel=cancel)
 
 
 def show(call: Call, found: Tuned | None, *, as_json: bool = False) -> None:
