@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widget import Widget
 
 from edgespec.chat.session import Session
-from edgespec.models.names.known import short_name
+from edgespec.models.names.model_names import short_name
 from edgespec.text.printable import one_line, printable
 from edgespec.tui.plain import Horizontal, Prose, Static
 

@@ -25,8 +25,8 @@ from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.dialogs import Dialog
-from edgespec.tui.picker_absent import LEAST_SEARCHED, Elsewhere
-from edgespec.tui.picker_here import FETCH, NO_DRAFT, About, Here, Offer, Picked
+from edgespec.tui.picker_downloads import LEAST_SEARCHED, Elsewhere
+from edgespec.tui.picker_installed import FETCH, NO_DRAFT, About, Here, Offer, Picked
 from edgespec.tui.plain import Container, Input, OptionList, Static, Vertical, VerticalScroll
 
 REDRAW_S = 0.05  # delay after a result, so that many results are shown together

@@ -14,7 +14,7 @@ from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.documents import with_texts
 from edgespec.requests.fields import Fields
 from edgespec.requests.images import parts_of
-from edgespec.requests.known import MESSAGE, check
+from edgespec.requests.known_fields import MESSAGE, check
 from edgespec.requests.messages import ROLES, message_in, message_of
 from edgespec.requests.openai import from_openai, is_openai
 from edgespec.requests.row import BadRow, Form, Id, Row, mark_of, row_key

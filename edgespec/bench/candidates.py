@@ -12,7 +12,7 @@ from edgespec.drafters.registry import REGISTRY
 from edgespec.errors import EdgespecError, ModelFileError, UsageError
 from edgespec.gguf_file.head_check import kind_of_head, mtp_mismatch
 from edgespec.gguf_file.header import Header, read_header
-from edgespec.models.names.known import name_of, short_spec
+from edgespec.models.names.model_names import name_of, short_spec
 from edgespec.models.names.source import HEADS
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.near import drafts_near

@@ -25,7 +25,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.llama import library
 from edgespec.llama.context import CancelledError
 from edgespec.llama.model import described
-from edgespec.models.names.known import short_name
+from edgespec.models.names.model_names import short_name
 from edgespec.runtime.runtime import Runtime
 
 VERSION = 2

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from edgespec.bench.suites import sample, shipped
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError, told_as
-from edgespec.files.lost import why_unusable
+from edgespec.files.optional_files import why_unusable
 from edgespec.files.paths import cache_dir, make_room
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError, Context

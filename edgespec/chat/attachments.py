@@ -17,7 +17,7 @@ from edgespec.documents.reader import Said, from_text, read_file, reader, unit_o
 from edgespec.errors import UsageError
 from edgespec.files.images import MOST_BYTES as MOST_IMAGE_BYTES
 from edgespec.files.images import has_image_name, is_image
-from edgespec.models.names.known import short_spec
+from edgespec.models.names.model_names import short_spec
 from edgespec.processes.child import NotWaitedForError
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line

@@ -22,7 +22,7 @@ from edgespec.errors import UsageError
 from edgespec.files.config_file import change_settings
 from edgespec.gguf_file.model_check import check_model
 from edgespec.history import Turn
-from edgespec.models.hub.absent import Absent, absent_models
+from edgespec.models.hub.downloadable import Absent, absent_models
 from edgespec.models.names.local import LocalModel, local_models
 from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.spec import own_settings, resolve

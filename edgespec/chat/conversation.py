@@ -13,9 +13,9 @@ from edgespec.chat.answerer import Answerer
 from edgespec.chat.attachments import Attachment, without_files
 from edgespec.chat.images import with_images
 from edgespec.chat.model import ChatModel
+from edgespec.chat.model_messages import as_messages
 from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Recording, Write, Writes
-from edgespec.chat.sent import as_messages
 from edgespec.chat.settings import ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Answer, Branch, Store, StoreError, Turn, new_id

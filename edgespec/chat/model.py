@@ -15,7 +15,7 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.names.known import short_name
+from edgespec.models.names.model_names import short_name
 from edgespec.models.names.source import lasting
 from edgespec.models.names.spec import own_settings, resolve
 from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies

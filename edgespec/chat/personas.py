@@ -18,7 +18,7 @@ from typing import Any
 
 from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, setting, with_changes
 from edgespec.errors import UsageError, told_as
-from edgespec.files.lost import files_in, is_there
+from edgespec.files.optional_files import files_in, is_there
 from edgespec.files.paths import config_dir, write_whole
 from edgespec.settings import CONSTRAINTS
 from edgespec.text.encodings import decoded

@@ -14,8 +14,8 @@ from edgespec.chat.answerer import Added, Answerer, Events, Notice, Opener
 from edgespec.chat.attachments import Attachment, with_files, without_files
 from edgespec.chat.images import delete_chats
 from edgespec.chat.model import Catalogued, ChatModel
+from edgespec.chat.model_messages import ids_of
 from edgespec.chat.saving import Recording
-from edgespec.chat.sent import ids_of
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.chat.states import ChatStates
 from edgespec.chat.tool_use import ToolUse

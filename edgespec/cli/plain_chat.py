@@ -31,7 +31,7 @@ from edgespec.documents.reader import Said
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
 from edgespec.history import Answer, Turn
-from edgespec.models.names.known import short_name
+from edgespec.models.names.model_names import short_name
 from edgespec.settings import CONSTRAINTS, LoadSettings
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line

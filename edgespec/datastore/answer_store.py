@@ -20,7 +20,7 @@ from edgespec.core.index.context_index import ContextIndex
 from edgespec.core.index.continuation import BETWEEN, Place
 from edgespec.datastore.corpus import START, SUFFIX, About, Corpus, complete, listed
 from edgespec.errors import EdgespecError, UsageError, told_as
-from edgespec.files.lost import files_in, is_there, optional
+from edgespec.files.optional_files import files_in, is_there, optional
 from edgespec.files.paths import cache_dir
 from edgespec.files.unfinished import becoming
 

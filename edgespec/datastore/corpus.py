@@ -19,7 +19,7 @@ import numpy as np
 from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
 from edgespec.core.index.continuation import BETWEEN
 from edgespec.errors import EdgespecError, UsageError, told_as
-from edgespec.files.lost import files_in, is_there
+from edgespec.files.optional_files import files_in, is_there
 from edgespec.files.paths import data_dir
 from edgespec.files.unfinished import becoming, check_destination
 from edgespec.llama.model import Model

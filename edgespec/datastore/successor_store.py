@@ -27,7 +27,7 @@ from edgespec.core.index.successor_table import SuccessorTable
 from edgespec.errors import EdgespecError, ModelFileError, told_as
 from edgespec.files.bounded_folder import BoundedFolder, used
 from edgespec.files.cache import cache_name, read_cache, write_cache
-from edgespec.files.lost import files_in, optional
+from edgespec.files.optional_files import files_in, optional
 from edgespec.files.paths import cache_dir, file_facts
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import is_same_target, target_print

@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, Protocol
 
+from edgespec.dialects.by_name import known
 from edgespec.dialects.derive import derive
 from edgespec.dialects.dialect import HERMES, THINK, Dialect
-from edgespec.dialects.known import known
 from edgespec.errors import GenerationError
 from edgespec.llama.rendering import TemplateFailedError, renderer
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from hashlib import sha256
 
-from edgespec.files.lost import optional
+from edgespec.files.optional_files import optional
 from edgespec.files.paths import cache_dir, write_whole
 
 

@@ -31,7 +31,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from llama_cpp._ggml import libggml, libggml_base_path
 
 from edgespec.llama.backends import LEFT_OUT, load_backends
-from edgespec.llama.lost import end_if_lost
+from edgespec.llama.device_lost import end_if_lost
 
 api: Any = llama_cpp.llama_cpp
 """The ctypes binding, for this package only."""

@@ -17,9 +17,9 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.gguf_file.model_check import check_vocabulary
 from edgespec.llama import rpc
+from edgespec.llama.device_lost import FEWER_LAYERS
 from edgespec.llama.devices import identities
 from edgespec.llama.library import api, complaints, first_complaint, gpus
-from edgespec.llama.lost import FEWER_LAYERS
 from edgespec.llama.placement import experts_of, on_devices, on_workers
 from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of

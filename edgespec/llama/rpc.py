@@ -14,8 +14,8 @@ from time import sleep
 from typing import Any
 
 from edgespec.errors import UsageError
+from edgespec.llama.device_lost import end
 from edgespec.llama.library import api, ggml_function
-from edgespec.llama.lost import end
 from edgespec.llama.workers import LOST, LOST_HINT, MOST_WORKERS, RemoteDevice, probe
 
 # A worker sends nothing while it computes, so the limit is longer than any pass should take. A machine or a network

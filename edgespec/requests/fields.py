@@ -7,7 +7,7 @@ from typing import Any
 
 from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.images import parts_of, without_images
-from edgespec.requests.known import ALIASES, CONSTRAINING, Known, check, name_in, read_of
+from edgespec.requests.known_fields import ALIASES, CONSTRAINING, Known, check, name_in, read_of
 from edgespec.requests.row_settings import SETTINGS, is_integer, request_fields, take_constraint
 from edgespec.requests.samplers import ORDERS
 from edgespec.settings import Request, bias_pairs, random_seed, shown

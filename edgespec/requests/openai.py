@@ -14,7 +14,7 @@ from typing import Any
 from edgespec.events import TokenEvent, ended_json
 from edgespec.requests.bad_input import BadInputError, UnsupportedError
 from edgespec.requests.fields import Fields, take_bans
-from edgespec.requests.known import BATCH_CHAT, BATCH_TEXT
+from edgespec.requests.known_fields import BATCH_CHAT, BATCH_TEXT
 from edgespec.requests.row import Id, Row, Sample, finite
 from edgespec.requests.row_settings import take_constraint
 from edgespec.settings import shown

@@ -24,7 +24,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import State
 from edgespec.engine.slots import Slot
 from edgespec.files.bounded_folder import BoundedFolder, used
-from edgespec.files.lost import is_there, report
+from edgespec.files.optional_files import is_there, report
 from edgespec.llama.context import Context
 from edgespec.llama.library import available_memory_bytes, build_id
 

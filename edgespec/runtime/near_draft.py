@@ -10,7 +10,7 @@ from edgespec.files.cache import cache_name, read_cache, write_cache
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.header import Header
 from edgespec.llama.library import build_id
-from edgespec.models.names.known import short_spec
+from edgespec.models.names.model_names import short_spec
 from edgespec.models.pair.near import NearDraft, drafts_near
 from edgespec.settings import LoadSettings
 

@@ -15,13 +15,13 @@ from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.documents import with_texts
 from edgespec.requests.fields import Fields, content_of
 from edgespec.requests.images import parts_of
-from edgespec.requests.known import MESSAGES
+from edgespec.requests.known_fields import MESSAGES
 from edgespec.requests.messages import call_of, message_of
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
-from edgespec.serve.tools.foreign import take_functions
+from edgespec.serve.tools.provider_tools import take_functions
 from edgespec.settings import LARGEST, Message, moved, shown
 
 _FOREIGN = ("server_tool_use", "mcp_tool_use", "_tool_result", "container_upload")

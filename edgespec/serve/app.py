@@ -23,11 +23,11 @@ from starlette.routing import Route
 from edgespec import plugins
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
-from edgespec.requests import known
+from edgespec.requests import known_fields
 from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.documents import has_documents
 from edgespec.requests.fields import Fields, object_of
-from edgespec.requests.known import Known
+from edgespec.requests.known_fields import Known
 from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_call, message_call
@@ -363,7 +363,7 @@ async def _running(server: Server, request: Request) -> Response:
 
 
 async def _show(server: Server, request: Request) -> Response:
-    fields = Fields(object_of(request.scope["body"]), known.OLLAMA_SHOW)
+    fields = Fields(object_of(request.scope["body"]), known_fields.OLLAMA_SHOW)
     name = fields.text("model") or fields.text("name")
     if not name:
         raise BadInputError("model is missing", "model")
@@ -405,10 +405,14 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/completion", "/completions"), _answering(completion_call, CompletionObject)),
     ("POST", ("/infill",), _answering(infill_call, CompletionObject)),
     ("POST", ("/v1/messages",), _answering(message_call, MessageObject)),
-    ("POST", ("/v1/messages/count_tokens",), _asking(counting(count_call), known.MESSAGES, MessageObject.names)),
+    ("POST", ("/v1/messages/count_tokens",), _asking(counting(count_call), known_fields.MESSAGES, MessageObject.names)),
     ("POST", _both("/chat/completions/control"), _control),
-    ("POST", _both("/chat/completions/input_tokens"), _asking(counting(chat_call), known.CHAT)),
-    ("POST", _both("/responses/input_tokens"), _asking(counting(response_call), known.RESPONSES, ResponseObject.names)),
+    ("POST", _both("/chat/completions/input_tokens"), _asking(counting(chat_call), known_fields.CHAT)),
+    (
+        "POST",
+        _both("/responses/input_tokens"),
+        _asking(counting(response_call), known_fields.RESPONSES, ResponseObject.names),
+    ),
     ("POST", _both("/responses"), _answering(response_call, ResponseObject)),
     ("GET", ("/v1/models", "/v1/models/", "/models", "/models/"), _models),
     ("GET", ("/v1/models/{name:path}",), _a_model),
@@ -423,11 +427,11 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("GET", ("/api/tags",), _tags),
     ("GET", ("/api/ps",), _running),
     ("GET", ("/api/version",), _always({"version": ollama_models.VERSION})),
-    ("POST", ("/tokenize",), _asking(native.tokenize, known.TOKENIZE)),
-    ("POST", ("/detokenize",), _asking(native.detokenize, known.DETOKENIZE)),
+    ("POST", ("/tokenize",), _asking(native.tokenize, known_fields.TOKENIZE)),
+    ("POST", ("/detokenize",), _asking(native.detokenize, known_fields.DETOKENIZE)),
     ("GET", ("/tokenizer_info",), _tokenizer_info),
-    ("POST", ("/apply-template",), _asking(native.apply_template, known.APPLY_TEMPLATE)),
-    ("POST", ("/pace",), _asking(native.pace, {**known.TEXT, **known.CHAT})),
+    ("POST", ("/apply-template",), _asking(native.apply_template, known_fields.APPLY_TEMPLATE)),
+    ("POST", ("/pace",), _asking(native.pace, {**known_fields.TEXT, **known_fields.CHAT})),
     ("GET", _both("/health"), _always({"status": "ok"})),
     ("GET", ("/",), _root),
     ("GET", ("/props",), _describing(native.props)),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from edgespec.events import TokenEvent
 from edgespec.requests.bad_input import UnsupportedError, wrong
 from edgespec.requests.fields import Fields
-from edgespec.requests.known import COMPLETION
+from edgespec.requests.known_fields import COMPLETION
 from edgespec.requests.openai import token_logprob
 from edgespec.serve.chat import Call, Piece, Writer, timings
 from edgespec.serve.errors import Names

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from edgespec.core.stats import Stats
 from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.requests.fields import Fields, content_of
-from edgespec.requests.known import Known
-from edgespec.requests.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
+from edgespec.requests.known_fields import Known
+from edgespec.requests.known_fields_of_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.serve.chat import line
 from edgespec.serve.errors import Names, unavailable
 from edgespec.serve.prompts import prompt_of, several

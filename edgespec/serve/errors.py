@@ -13,7 +13,7 @@ from typing import Any
 
 from edgespec.errors import EdgespecError, ImageError, PromptTooLongError, UsageError
 from edgespec.requests.bad_input import BadInputError, UnsupportedError
-from edgespec.requests.known import ALIASES
+from edgespec.requests.known_fields import ALIASES
 from edgespec.settings import shown
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ SCHEMAS = {
 """Fields that may contain a schema for the answer, each with the name of the schema in an error."""
 
 
-_OF_A_TOOL = re.compile(r"#/\$defs/([^/ ]+)/properties/arguments")  # where `given.py` puts the schema of a tool
+_OF_A_TOOL = re.compile(r"#/\$defs/([^/ ]+)/properties/arguments")  # where `request_tools.py` puts the schema of a tool
 
 
 class ApiError(Exception):

@@ -7,7 +7,7 @@ from typing import Any
 
 from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.fields import Fields
-from edgespec.requests.known import INFILL
+from edgespec.requests.known_fields import INFILL
 from edgespec.runtime.prompts import LONGEST_TOKEN
 from edgespec.serve.prompts import around_gap
 from edgespec.serve.served import Served

@@ -15,7 +15,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.text_facts import text_facts
 from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.requests.fields import Fields
-from edgespec.requests.known import APPLY_TEMPLATE
+from edgespec.requests.known_fields import APPLY_TEMPLATE
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import Call
 from edgespec.serve.openai import chat_call, text_call

@@ -11,10 +11,10 @@ from pathlib import Path
 
 from edgespec.errors import EdgespecError
 from edgespec.models.names import ollama
-from edgespec.models.names.elsewhere import bare, files_elsewhere, program_of
 from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.known import known_names
 from edgespec.models.names.local import read_model
+from edgespec.models.names.model_names import known_names
+from edgespec.models.names.other_programs import bare, files_elsewhere, program_of
 from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Offer

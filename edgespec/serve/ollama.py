@@ -13,7 +13,7 @@ from edgespec.dialects.calls import AnyCall
 from edgespec.requests.bad_input import UnsupportedError, wrong
 from edgespec.requests.fields import Fields
 from edgespec.requests.images import image_of
-from edgespec.requests.known import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
+from edgespec.requests.known_fields import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
 from edgespec.requests.openai import token_logprob
 from edgespec.serve.chat import Call, Piece, Writer, line
 from edgespec.serve.errors import Names, ollama_body

@@ -17,8 +17,8 @@ from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import RANK, pooling_of
 from edgespec.gguf_file.walk import Array
 from edgespec.models.names.catalog import SAMPLING
-from edgespec.models.names.elsewhere import bare
 from edgespec.models.names.local import LocalModel, local_model
+from edgespec.models.names.other_programs import bare
 from edgespec.models.names.projectors import projector_of
 from edgespec.models.names.spec import resolve
 from edgespec.requests.row import finite

@@ -15,7 +15,7 @@ from edgespec.dialects.calls import AnyCall, CallPiece
 from edgespec.events import TokenEvent
 from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.requests.fields import LONGEST, Fields
-from edgespec.requests.known import CHAT, TEXT, Known
+from edgespec.requests.known_fields import CHAT, TEXT, Known
 from edgespec.requests.messages import chat_messages, check_count
 from edgespec.requests.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.runtime.prompts import Prompts, request_notes
@@ -24,8 +24,8 @@ from edgespec.serve.errors import Names
 from edgespec.serve.prompts import take_prompts
 from edgespec.serve.scores import by_id, check_scores
 from edgespec.serve.served import Served
-from edgespec.serve.tools.foreign import ClientTools
-from edgespec.serve.tools.given import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
+from edgespec.serve.tools.provider_tools import ClientTools
+from edgespec.serve.tools.request_tools import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
 from edgespec.settings import LARGEST, Message, Request, random_seed, with_system
 
 MOST_LOGPROBS = 20

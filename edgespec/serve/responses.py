@@ -13,13 +13,13 @@ from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.requests.documents import with_texts
 from edgespec.requests.fields import Fields, content_of
 from edgespec.requests.images import parts_of
-from edgespec.requests.known import RESPONSES
+from edgespec.requests.known_fields import RESPONSES
 from edgespec.requests.messages import call_of, message_of, role_in
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
-from edgespec.serve.tools.foreign import ClientTools, take_functions
+from edgespec.serve.tools.provider_tools import ClientTools, take_functions
 from edgespec.settings import Image, Message, shown
 
 _TEXT = {"format": "response_format", "verbosity": "verbosity"}

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import UsageError, told_as
-from edgespec.files.lost import is_there
+from edgespec.files.optional_files import is_there
 from edgespec.files.paths import config_dir
 from edgespec.settings import shown
 from edgespec.text.encodings import decoded

@@ -23,7 +23,7 @@ from edgespec.models.hub.cache import (
 from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
-from edgespec.models.names.elsewhere import bare, keeper_of, spec_elsewhere
+from edgespec.models.names.other_programs import bare, keeper_of, spec_elsewhere
 from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, packaged_at
 from edgespec.models.names.spec import NotFetchedError, resolve
 

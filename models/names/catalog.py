@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.errors import UsageError
-from edgespec.files.lost import is_there
+from edgespec.files.optional_files import is_there
 from edgespec.files.paths import config_dir
 from edgespec.models.hub.quants import quant_of
 from edgespec.models.names.heads import FORM, PublishedHead, describes_head, read_head

@@ -8,7 +8,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from edgespec.files.lost import report
+from edgespec.files.optional_files import report
 from edgespec.files.paths import cache_dir, models_dir
 from edgespec.models.hub.cache import cached_repositories, repository_folder
 from edgespec.models.names import llama_cpp, lm_studio

@@ -25,7 +25,7 @@ HUB = re.compile(
 )
 ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 ELSEWHERE = re.compile(r"(?:lmstudio|llama\.cpp|ollama):(?!//)")
-"""The beginnings of names of other programs' models (`elsewhere.py`)."""
+"""The beginnings of names of other programs' models (`other_programs.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
 from edgespec.models.names import ollama
 from edgespec.models.names.catalog import Entry, catalogue, find
-from edgespec.models.names.elsewhere import Program, bare, find_elsewhere, program_of, spec_elsewhere
-from edgespec.models.names.known import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
+from edgespec.models.names.model_names import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
+from edgespec.models.names.other_programs import Program, bare, find_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.source import (
     ADDRESS,
     HUB,

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edgespec.errors import UsageError
-from edgespec.files.lost import files_in
+from edgespec.files.optional_files import files_in
 from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import may_be_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_folder, repository_of
 from edgespec.models.hub.quants import is_mtp_block, is_named_as_draft
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.known import entry_of
 from edgespec.models.names.local import LocalModel, read_model
+from edgespec.models.names.model_names import entry_of
 from edgespec.models.names.source import HEADS
 from edgespec.models.pair.suggest import LEAST_RATIO, Suggestion, assessed
 from edgespec.models.pair.vocabulary import Vocabulary

@@ -18,8 +18,8 @@ from edgespec.models.hub.repository import Download, plan, plan_gguf_head, plan_
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.heads import GGUF, MTP, PublishedHead
-from edgespec.models.names.known import entry_from, entry_of
 from edgespec.models.names.local import LocalModel, read_model
+from edgespec.models.names.model_names import entry_from, entry_of
 from edgespec.models.names.published_heads import KnownHead, is_usable
 from edgespec.models.names.source import HubSpec
 from edgespec.models.pair.known_heads import head_of

@@ -12,8 +12,8 @@ from edgespec.gguf_file.head_check import kind_of_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_of
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.known import called, name_of
 from edgespec.models.names.local import LocalModel
+from edgespec.models.names.model_names import called, name_of
 from edgespec.models.names.source import PackageSpec, files_here, packaged_at
 from edgespec.models.names.spec import sources
 from edgespec.models.pair.check import USUAL_RATIO, Compatibility, PairVerdict, check_pair, overlap_of, relative_size

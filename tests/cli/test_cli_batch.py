@@ -43,7 +43,7 @@ def home(tmp_path: Path) -> Path:
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWorkers:
     """Workers without a process or a model; the files are real."""
     workers = FakeWorkers()
-    monkeypatch.setattr("edgespec.cli.setup.opened.Worker", workers)
+    monkeypatch.setattr("edgespec.cli.setup.job_models.Worker", workers)
     return workers
 
 
@@ -519,7 +519,7 @@ def test_a_job_that_ends_before_its_first_row_does_not_claim_any(home: Path, mon
         cancel.set()
         raise LoadingStoppedError("stopped")
 
-    monkeypatch.setattr("edgespec.cli.setup.opened.Worker", stopped)
+    monkeypatch.setattr("edgespec.cli.setup.job_models.Worker", stopped)
     write(home, *prompts(2))
     note = batch(home, "in.jsonl", "-o", "out.jsonl").stderr.decode().splitlines()[-1]
     assert note == "note: no row is saved yet; the same command starts again"

@@ -22,8 +22,8 @@ from endless import ENDLESS_OPTIONS
 from serving import Serving, serving
 from tiny_gguf import CHATML, write_model
 
-from edgespec.cli.setup.nearby import Nearby, servers
-from edgespec.cli.setup.presence import Presence
+from edgespec.cli.setup.running_servers import Nearby, servers
+from edgespec.cli.setup.server_file import Presence
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings
 

@@ -21,7 +21,7 @@ from tiny_mtp import write_mtp
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
 from edgespec.models.hub.removal import plan_removal, remove
-from edgespec.models.names.known import known_names, name_of
+from edgespec.models.names.model_names import known_names, name_of
 from edgespec.models.names.source import BUNDLED
 from edgespec.models.names.spec import resolve
 from edgespec.text.figures import count_of, size_of

@@ -36,7 +36,7 @@ ROWS: list[Any] = [
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr("edgespec.cli.setup.opened.Worker", FakeWorkers())
+    monkeypatch.setattr("edgespec.cli.setup.job_models.Worker", FakeWorkers())
     write_model(tmp_path / "tiny.gguf", "llama", chat_template=CHATML)
     write(tmp_path, ROWS)
     return tmp_path

@@ -120,7 +120,7 @@ class Answering:
 
 
 def opens(settings: LoadSettings, asked: Request, output: Any, cancel: Any) -> Any:
-    from edgespec.cli.setup.opened import OpenModel
+    from edgespec.cli.setup.job_models import OpenModel
 
     worker: Any = Mock(settings=settings, notes=[])
     return OpenModel(worker, asked, output)

@@ -12,10 +12,10 @@ from answers import check_pieces
 from hypothesis import given
 from hypothesis import strategies as st
 
+from edgespec.dialects.by_name import FIREFUNCTION, FUNCTIONARY, GEMMA_4, HARMONY, KIMI_K2, KIMI_K3, LFM2, MUSE, SOLAR
 from edgespec.dialects.calls import CallPiece, CutCall, Part, ToolCall
 from edgespec.dialects.dialect import HERMES, Calls, Dialect
 from edgespec.dialects.forms import QWEN_CODER
-from edgespec.dialects.known import FIREFUNCTION, FUNCTIONARY, GEMMA_4, HARMONY, KIMI_K2, KIMI_K3, LFM2, MUSE, SOLAR
 from edgespec.dialects.reader import reader
 
 Arguments = dict[str, Any]

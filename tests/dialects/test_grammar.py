@@ -10,10 +10,10 @@ from answers import read
 from tiny_gguf import write_model
 
 import edgespec
+from edgespec.dialects.by_name import FUNCTIONARY, GEMMA_4, HARMONY, KIMI_K2, KIMI_K3, LFM2, MUSE, SOLAR
 from edgespec.dialects.calls import ToolCall
 from edgespec.dialects.dialect import HERMES, Calls, Dialect
 from edgespec.dialects.grammar import bare_schema, call_grammar
-from edgespec.dialects.known import FUNCTIONARY, GEMMA_4, HARMONY, KIMI_K2, KIMI_K3, LFM2, MUSE, SOLAR
 from edgespec.dialects.reader import reader
 from edgespec.runtime.runtime import Runtime
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from answers import SCHEMAS
 
+from edgespec.dialects.by_name import GEMMA_4, HARMONY, SOLAR
 from edgespec.dialects.dialect import THINK, Dialect
-from edgespec.dialects.known import GEMMA_4, HARMONY, SOLAR
 from edgespec.dialects.plain import PlainText
 
 CALL = '{"city": "Rome"}'

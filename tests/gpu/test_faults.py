@@ -16,7 +16,7 @@ from serving import serving
 from terminal import at_terminal, read_until
 
 from edgespec.errors import OutOfMemoryError
-from edgespec.llama.lost import GPU_HINT
+from edgespec.llama.device_lost import GPU_HINT
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import Worker, WorkerDiedError

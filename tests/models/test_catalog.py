@@ -10,7 +10,7 @@ import pytest
 from edgespec.errors import UsageError
 from edgespec.models.names.catalog import DEFAULT_QUANT, Entry, catalogue, find, near
 from edgespec.models.names.heads import PublishedHead
-from edgespec.models.names.known import entry_of
+from edgespec.models.names.model_names import entry_of
 
 SHIPPED = catalogue(Path(__file__).with_name("no-models.toml"))  # without a file of the user who runs the tests
 

@@ -22,8 +22,8 @@ from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.models.hub import fetch as fetching
 from edgespec.models.hub import pulling
 from edgespec.models.hub import requests as hub_requests
-from edgespec.models.hub.absent import choices_in
 from edgespec.models.hub.disk import DownloadCancelled, Progress
+from edgespec.models.hub.downloadable import choices_in
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.pulling import check_space
 from edgespec.models.hub.repository import look_up, plan

@@ -16,8 +16,8 @@ from edgespec.errors import ModelFileError, ModelNotFoundError
 from edgespec.llama.model import Model
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.names.folders import DEPTH, own_folders
-from edgespec.models.names.known import short_name
 from edgespec.models.names.local import LocalModel, local_model, local_models
+from edgespec.models.names.model_names import short_name
 from edgespec.models.names.source import BUNDLED, PackageSpec
 from edgespec.models.names.spec import sources
 

@@ -14,8 +14,8 @@ from tiny_gguf import write_model
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.removal import plan_removal
 from edgespec.models.names import ollama
-from edgespec.models.names.known import known_names, name_of
 from edgespec.models.names.local import local_models
+from edgespec.models.names.model_names import known_names, name_of
 from edgespec.models.names.spec import resolve, sources
 
 LIBRARY = "registry.ollama.ai/library"

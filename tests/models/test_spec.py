@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import ModelNotFoundError
-from edgespec.models.names.known import name_of, short_name
+from edgespec.models.names.model_names import name_of, short_name
 from edgespec.models.names.source import BUNDLED, HEADS, HubSpec, is_path
 from edgespec.models.names.spec import NotFetchedError, ResolvedModel, resolve, sources
 

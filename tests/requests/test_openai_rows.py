@@ -12,7 +12,7 @@ from edgespec.batch.results import Results, id_in, is_failure
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.requests.known import BATCH_CHAT, BATCH_TEXT, Known
+from edgespec.requests.known_fields import BATCH_CHAT, BATCH_TEXT, Known
 from edgespec.requests.openai import text_logprobs, token_logprob
 from edgespec.requests.row import BadRow, Row, Sample
 from edgespec.requests.samplers import CHAIN

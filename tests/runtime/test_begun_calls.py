@@ -12,9 +12,9 @@ import pytest
 from tiny_gguf import write_model
 
 import edgespec
+from edgespec.dialects.by_name import FIREFUNCTION
 from edgespec.dialects.calls import ToolCall, tool_schemas
 from edgespec.dialects.dialect import HERMES, Calls, Dialect
-from edgespec.dialects.known import FIREFUNCTION
 from edgespec.dialects.reader import reader
 from edgespec.dialects.starts import CallStarts
 from edgespec.runtime.answer_form import AnswerForm

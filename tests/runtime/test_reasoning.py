@@ -17,8 +17,8 @@ from tiny_gguf import write_model
 import edgespec
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.verify import VerifyRule
+from edgespec.dialects.by_name import FUNCTIONARY, GEMMA_4, HARMONY, SOLAR
 from edgespec.dialects.dialect import THINK, Dialect
-from edgespec.dialects.known import FUNCTIONARY, GEMMA_4, HARMONY, SOLAR
 from edgespec.runtime.reasoning import Frame, Reasoning
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from serving import Serving
 
-from edgespec.requests.known import OLLAMA_SAMPLING
+from edgespec.requests.known_fields import OLLAMA_SAMPLING
 
 pytestmark = [pytest.mark.native, pytest.mark.cli]
 

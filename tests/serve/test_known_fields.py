@@ -15,7 +15,7 @@ from tiny_projector import picture
 
 from edgespec.gguf_file.chat_templates import ChatTemplates
 from edgespec.requests.bad_input import BadInputError, UnsupportedError
-from edgespec.requests.known import (
+from edgespec.requests.known_fields import (
     APPLY_TEMPLATE,
     CHAT,
     COMPLETION,
@@ -32,7 +32,7 @@ from edgespec.requests.known import (
     Known,
     check,
 )
-from edgespec.requests.known_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
+from edgespec.requests.known_fields_of_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.completion import completion_call, infill_call

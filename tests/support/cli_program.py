@@ -144,7 +144,7 @@ def a_model_in_this_process() -> Iterator[None]:
     def load(settings: LoadSettings, progress: Progress, cancel: CancelFlag) -> Runtime:
         return Runtime(settings, progress)
 
-    with patch("edgespec.runtime.worker.Worker", load), patch("edgespec.cli.setup.opened.Worker", load):
+    with patch("edgespec.runtime.worker.Worker", load), patch("edgespec.cli.setup.job_models.Worker", load):
         yield
 
 

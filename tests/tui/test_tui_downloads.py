@@ -23,8 +23,8 @@ from edgespec.tui import picker as picker_module
 from edgespec.tui.app import ChatApp
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.picker import ModelPicker
-from edgespec.tui.picker_absent import HUB
-from edgespec.tui.picker_here import Picked
+from edgespec.tui.picker_downloads import HUB
+from edgespec.tui.picker_installed import Picked
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 TARGET = (BUNDLED / "target.gguf").stat().st_size

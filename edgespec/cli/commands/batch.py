@@ -34,8 +34,8 @@ from edgespec.cli.setup.batch_files import (
     prepare,
     remaining,
 )
+from edgespec.cli.setup.job_models import OpenModel, ReopenedModel, members
 from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
-from edgespec.cli.setup.opened import OpenModel, ReopenedModel, members
 from edgespec.cli.setup.servers import OVER, check_options, check_over, open_nodes, open_servers, server_option
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError

@@ -37,7 +37,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt, read_stdin
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.extras import check_extra, is_installed
-from edgespec.files.lost import report
+from edgespec.files.optional_files import report
 from edgespec.settings import MOST_CACHE_RAM
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from edgespec.cli.options.types import Text
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.files.config_file import change_settings, read_settings, user_file
-from edgespec.files.lost import is_there, why_unusable
+from edgespec.files.optional_files import is_there, why_unusable
 from edgespec.text.printable import one_line
 from edgespec.text.strict_json import json_line
 

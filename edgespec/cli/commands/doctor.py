@@ -22,9 +22,9 @@ from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.files.lost import DENIED
+from edgespec.files.optional_files import DENIED
 from edgespec.llama.machine import HIDING, Gpu, gpus_here, why_unused
-from edgespec.models.names.known import with_tilde
+from edgespec.models.names.model_names import with_tilde
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _resources(self_check: str) -> Rows:
 def _places(unwritable: list[Advice]) -> Rows:
     """Yield the folders and settings. Advice about folders that are not writable is added to `unwritable`."""
     from edgespec.cli.options.command import config_files
-    from edgespec.files.lost import unusable, why_unusable
+    from edgespec.files.optional_files import unusable, why_unusable
     from edgespec.files.paths import cache_dir, config_dir, data_dir, free_in, is_writable, state_dir
     from edgespec.models.hub.cache import hub_cache, is_offline, token_file
     from edgespec.models.hub.requests import shown

@@ -92,8 +92,8 @@ def _list_models(output: Output, part: str, *, as_json: bool) -> None:
 
 
 def _found(output: Output) -> list[Found]:
-    from edgespec.models.names.known import name_of
     from edgespec.models.names.local import local_models
+    from edgespec.models.names.model_names import name_of
 
     found: list[Found] = []
     with output.showing_progress():
@@ -110,7 +110,7 @@ def _has(part: str, name: str, model: LocalModel) -> bool:
 def _report_folders(output: Output) -> None:
     """Show a note for each of the user's own folders that does not exist."""
     from edgespec.models.names.folders import VARIABLE, own_folders
-    from edgespec.models.names.known import with_tilde
+    from edgespec.models.names.model_names import with_tilde
 
     for folder in own_folders():
         if not folder.is_dir():
@@ -121,7 +121,7 @@ def _report_folders(output: Output) -> None:
 
 
 def _print_table(output: Output, usable: Sequence[Found], heads_of: KnownHeads) -> None:
-    from edgespec.models.names.known import short_spec
+    from edgespec.models.names.model_names import short_spec
 
     heads = [heads_of.of(model) for _, model in usable]
     rows = [
@@ -154,7 +154,7 @@ def _head_line(name: str, head: LocalModel) -> str:
 
 
 def _line(name: str, model: LocalModel, kind: str | None) -> str:
-    from edgespec.models.names.known import short_spec
+    from edgespec.models.names.model_names import short_spec
 
     return one_line(f"{short_spec(name)}: {kind}, {size_of(model.size_bytes)}")
 
@@ -249,7 +249,7 @@ def rm(models: tuple[str, ...], yes: bool) -> None:
     """
     from edgespec.models.hub.cache import repository_of
     from edgespec.models.hub.removal import plan_removal, remove
-    from edgespec.models.names.known import with_tilde
+    from edgespec.models.names.model_names import with_tilde
 
     output = Output(quiet=False)
     removal = plan_removal(models)

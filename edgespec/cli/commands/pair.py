@@ -22,8 +22,8 @@ from edgespec.errors import PairError
 from edgespec.gguf_file.head_check import check_draft_file, is_head, n_tokens
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan, estimate
-from edgespec.models.names.known import short_spec
 from edgespec.models.names.local import local_models
+from edgespec.models.names.model_names import short_spec
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.pair.check import PairVerdict, check_pair
 from edgespec.models.pair.near import drafts_near

@@ -13,7 +13,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, GenerationError
 
 if TYPE_CHECKING:
-    from edgespec.cli.setup.nearby import Nearby
+    from edgespec.cli.setup.running_servers import Nearby
 
 END_S, LOOK_S = 20.0, 0.05  # for a server to end, and between two looks
 
@@ -24,7 +24,7 @@ END_S, LOOK_S = 20.0, 0.05  # for a server to end, and between two looks
 @QUIET
 def ps(stop: bool, as_json: bool, quiet: bool) -> None:
     """List loaded models: those of your running servers ('edgespec serve') and those that 'run --keep-alive' keeps."""
-    from edgespec.cli.setup.nearby import servers
+    from edgespec.cli.setup.running_servers import servers
 
     output, found, failures = Output(quiet=quiet), servers(), list[EdgespecError]()
     if stop:
@@ -66,7 +66,7 @@ def _is_stopped(server: Nearby, failures: list[EdgespecError]) -> bool:
 
 def _stop(server: Nearby) -> None:
     """Stop a server, and wait until it has ended. Raises EdgespecError, also if it is answering."""
-    from edgespec.cli.setup.nearby import servers
+    from edgespec.cli.setup.running_servers import servers
     from edgespec.remote.connection import Connection
     from edgespec.remote.fleet import LostError
 

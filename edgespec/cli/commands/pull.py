@@ -17,8 +17,8 @@ from edgespec.cli.setup.models import can_ask, confirmed, tell_stopped
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in
-from edgespec.models.hub.absent import choices_in
 from edgespec.models.hub.cache import hub_cache, is_offline
+from edgespec.models.hub.downloadable import choices_in
 from edgespec.models.hub.pulling import (
     Item,
     LeftOut,

@@ -88,7 +88,7 @@ def run(call: Call) -> None:
     if values["samples"] > 1 and not settings.strict:
         settings = replace(settings, sequences=min(values["samples"], TOGETHER))
     check_rule(settings, values["verify"])
-    if (values["server"] or values["keep_alive"]) and _answer_nearby(settings, prompt, call):
+    if (values["server"] or values["keep_alive"]) and _answer_of_server(settings, prompt, call):
         return
     with open_toolbox(call) if values["allow_tool"] else nullcontext() as toolbox, _load(settings, call) as llm:
         _answer(llm, prompt, call, toolbox)
@@ -102,13 +102,13 @@ class _Prompt(NamedTuple):
     files: list[Attachment]
 
 
-def _answer_nearby(settings: LoadSettings, prompt: _Prompt, call: Call) -> bool:
+def _answer_of_server(settings: LoadSettings, prompt: _Prompt, call: Call) -> bool:
     """Show the answer of a model that a server of this user keeps loaded; False if there is none, or it fails before
     the first token."""
-    from edgespec.cli.setup.kept import model_nearby
-    from edgespec.remote.loaded import UnansweredError
+    from edgespec.cli.setup.kept_models import model_of_server
+    from edgespec.remote.loaded_model import UnansweredError
 
-    llm = model_nearby(call, settings)
+    llm = model_of_server(call, settings)
     if llm is None:
         return False
     with llm:
@@ -192,7 +192,7 @@ def _load(settings: LoadSettings, call: Call) -> Runtime:
 
 def _kept_models() -> str:
     """Return a hint about models that take memory because they are kept loaded, empty if there are none."""
-    from edgespec.cli.setup.nearby import servers
+    from edgespec.cli.setup.running_servers import servers
 
     names = [model.name for server in servers() if server.kept_s is not None for model in server.models]
     return f"'edgespec ps --stop' unloads {', '.join(names)}" if names else ""

@@ -27,9 +27,9 @@ from edgespec.cli.options.generation import (
     request,
 )
 from edgespec.cli.options.types import DURATION, ORIGIN, PARALLEL, Integer, ModelSpec, Number, Text
+from edgespec.cli.setup.job_models import ReopenedModel
 from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
-from edgespec.cli.setup.opened import ReopenedModel
-from edgespec.cli.setup.presence import Presence
+from edgespec.cli.setup.server_file import Presence
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.extras import check_extra

@@ -63,7 +63,7 @@ def _templates(header: Header) -> list[tuple[str, str]]:
 def _rows(model: LocalModel, header: Header) -> Rows:
     from edgespec.gguf_file.head_check import is_head
     from edgespec.gguf_file.pooling import NAMES, pooling_of
-    from edgespec.models.names.known import name_of, short_spec
+    from edgespec.models.names.model_names import name_of, short_spec
 
     of_head = is_head(header)
     sizes = Counter[str]()
@@ -203,7 +203,7 @@ def _catalogue_rows(model: str) -> Rows:
 def _drafting_rows(model: LocalModel, spec: str, header: Header) -> Rows:
     """Yield the model's draft head, and the drafts near it with what speaks against those that do not fit."""
     from edgespec.gguf_file.head_check import is_head
-    from edgespec.models.names.known import short_spec
+    from edgespec.models.names.model_names import short_spec
     from edgespec.models.pair.known_heads import head_of
     from edgespec.models.pair.near import drafts_near
 

@@ -22,7 +22,7 @@ from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
 from edgespec.files.config_file import read_settings, user_file
-from edgespec.files.lost import is_there
+from edgespec.files.optional_files import is_there
 
 if TYPE_CHECKING:
     from edgespec.events import Progress

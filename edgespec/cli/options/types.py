@@ -81,7 +81,7 @@ class ModelSpec(Text):
         return str(folder / path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        from edgespec.models.names.known import known_names
+        from edgespec.models.names.model_names import known_names
 
         names = [CompletionItem(name) for name in known_names() if name.startswith(incomplete)]
         return names if incomplete and names else [*names, CompletionItem(incomplete, type="file")]

@@ -20,7 +20,7 @@ from edgespec.models.names.source import lasting
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 if TYPE_CHECKING:
-    from edgespec.cli.setup.opened import OpenModel
+    from edgespec.cli.setup.job_models import OpenModel
     from edgespec.events import Progress
     from edgespec.remote.engine import RemoteEngine
 
@@ -130,7 +130,7 @@ def open_nodes(
     may_download: bool,
 ) -> OpenModel:
     """Load the model on the nodes, and return once one node has loaded it. Raises EdgespecError."""
-    from edgespec.cli.setup.opened import members
+    from edgespec.cli.setup.job_models import members
     from edgespec.cluster.library import Ray, checked_address
     from edgespec.cluster.nodes import Nodes
     from edgespec.remote.fleet import Fleet

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import BinaryIO
 
 from edgespec.errors import UsageError
-from edgespec.files.lost import optional
+from edgespec.files.optional_files import optional
 from edgespec.files.paths import data_dir
 from edgespec.text.encodings import Utf8Lines
 

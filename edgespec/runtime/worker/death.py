@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError
-from edgespec.llama.lost import GPU_FAILED, GPU_HINT
+from edgespec.llama.device_lost import GPU_FAILED, GPU_HINT
 from edgespec.llama.workers import LOST, LOST_HINT
 from edgespec.settings import LoadSettings
 

@@ -1,6 +1,6 @@
 """Tools of other formats as those of chats: functions, tools whose input is a text, and groups of both.
 
-Tools that the service of a provider would run are passed on with their type alone; `given.py` leaves them out.
+Tools that the service of a provider would run are passed on with their type alone; `request_tools.py` leaves them out.
 """
 
 from __future__ import annotations

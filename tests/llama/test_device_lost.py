@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from edgespec.llama.lost import GPU_HINT
+from edgespec.llama.device_lost import GPU_HINT
 from edgespec.runtime.worker.death import explained, remedies
 from edgespec.settings import LoadSettings
 

@@ -1,4 +1,4 @@
-"""The file in which `edgespec serve` describes itself for other commands of the same user, which `nearby.py` reads."""
+"""The file in which `edgespec serve` describes itself for other commands of the same user (`running_servers.py`)."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from filelock import FileLock
 
-from edgespec.cli.setup.nearby import Loaded, build, private_folder, remove, servers_folder
+from edgespec.cli.setup.running_servers import Loaded, build, private_folder, remove, servers_folder
 from edgespec.cli.setup.servers import lasting_settings
 from edgespec.closable import Closable
 from edgespec.errors import UsageError
-from edgespec.files.lost import report
+from edgespec.files.optional_files import report
 from edgespec.files.unfinished import becoming
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from edgespec import __version__
-from edgespec.files.lost import optional
+from edgespec.files.optional_files import optional
 from edgespec.files.paths import file_facts, state_dir
 from edgespec.models.names.spec import resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings

@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Call
 from edgespec.cli.options.generation import MODEL, SPECULATION
-from edgespec.cli.setup.nearby import PLAIN, Loaded, Nearby, private_folder, server_with, servers
+from edgespec.cli.setup.running_servers import PLAIN, Loaded, Nearby, private_folder, server_with, servers
 from edgespec.cli.setup.servers import VARIABLE, lasting_settings
 from edgespec.errors import GenerationError, told_as
 from edgespec.files.paths import own_home
@@ -30,12 +30,12 @@ from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
 
 if TYPE_CHECKING:
-    from edgespec.remote.loaded import LoadedModel
+    from edgespec.remote.loaded_model import LoadedModel
 
 LOOK_S = 0.02  # between two looks for a server that starts
 
 
-def model_nearby(call: Call, settings: LoadSettings) -> LoadedModel | None:
+def model_of_server(call: Call, settings: LoadSettings) -> LoadedModel | None:
     """Return the model of a server on this machine that gives the same texts; None if it has to be loaded here.
 
     With --keep-alive a server is started if there is none. A note says which is used. Raises ModelNotFoundError.
@@ -58,7 +58,7 @@ def model_nearby(call: Call, settings: LoadSettings) -> LoadedModel | None:
 
 
 def _opened(server: Nearby, loaded: Loaded, wanted: LoadSettings, keep_s: float | None) -> LoadedModel:
-    from edgespec.remote.loaded import LoadedModel
+    from edgespec.remote.loaded_model import LoadedModel
 
     plain: dict[str, Any] = {name: value for name, value in PLAIN.items() if getattr(wanted, name) == value}
     settings = LoadSettings(loaded.name, **plain)

@@ -10,7 +10,7 @@ from textual.widgets.option_list import Option
 
 from edgespec.chat.downloads import Downloads, Fetching
 from edgespec.errors import EdgespecError
-from edgespec.models.hub.absent import (
+from edgespec.models.hub.downloadable import (
     Absent,
     Choice,
     about_size,
@@ -25,7 +25,7 @@ from edgespec.models.names.catalog import DEFAULT_QUANT
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line
 from edgespec.tui.download_line import state_of
-from edgespec.tui.picker_here import MUTED, About, Offer, Picked, two_lines
+from edgespec.tui.picker_installed import MUTED, About, Offer, Picked, two_lines
 
 GET = "get:"  # prefix of the keys; a model's spec follows
 CATALOGUE, HUB = "heading:catalogue", "heading:hub"

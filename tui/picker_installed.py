@@ -12,8 +12,8 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from edgespec.models.memory.fit import fit_of, needed_by
-from edgespec.models.names.known import name_of
 from edgespec.models.names.local import LocalModel
+from edgespec.models.names.model_names import name_of
 from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import packaged_at
 from edgespec.models.pair.suggest import Suggestion, best, instead, place

@@ -1,8 +1,8 @@
-"""The known fields of requests for vectors and scores of texts, as `known.py` has those of answers."""
+"""The known fields of requests for vectors and scores of texts, as `known_fields.py` has those of answers."""
 
 from __future__ import annotations
 
-from edgespec.requests.known import OLLAMA_OPTIONS, Field, Known, harmless, only, read, refused
+from edgespec.requests.known_fields import OLLAMA_OPTIONS, Field, Known, harmless, only, read, refused
 
 _OF_TEXTS: Known = {
     **harmless("model user priority request_id cache_salt mm_processor_kwargs"),

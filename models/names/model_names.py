@@ -12,8 +12,8 @@ from edgespec.errors import UsageError
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
 from edgespec.models.hub.quants import drafts_in, models_in, quant_of, stem_of
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.elsewhere import files_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.other_programs import files_elsewhere, program_of, spec_elsewhere
 from edgespec.models.names.source import NAMES, PAIR, HubSpec, PackageSpec, Source, cached, is_path, packaged_at
 
 

@@ -9,8 +9,8 @@ import pytest
 from fake_hub import FakeHub, lead_to
 
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.hub.absent import Absent, absent_models, choices_of, found_on_hub
 from edgespec.models.hub.cache import repository_folder
+from edgespec.models.hub.downloadable import Absent, absent_models, choices_of, found_on_hub
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.fit import fit_of, needed_by

@@ -13,9 +13,9 @@ from tiny_gguf import write_model
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.removal import plan_removal
 from edgespec.models.names import llama_cpp, lm_studio
-from edgespec.models.names.elsewhere import PROGRAMS, files_elsewhere, program_of
-from edgespec.models.names.known import known_names, name_of
 from edgespec.models.names.local import local_models
+from edgespec.models.names.model_names import known_names, name_of
+from edgespec.models.names.other_programs import PROGRAMS, files_elsewhere, program_of
 from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve, sources
 

@@ -14,9 +14,9 @@ import pytest
 
 from edgespec.cli.commands.serve import serve
 from edgespec.cli.options.generation import load_settings
-from edgespec.cli.setup.kept import _arguments
-from edgespec.cli.setup.nearby import Loaded, build, private_folder, server_with, servers
-from edgespec.cli.setup.presence import Presence
+from edgespec.cli.setup.kept_models import _arguments
+from edgespec.cli.setup.running_servers import Loaded, build, private_folder, server_with, servers
+from edgespec.cli.setup.server_file import Presence
 from edgespec.errors import UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.chat_templates import ChatTemplates

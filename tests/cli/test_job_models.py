@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.setup import opened
-from edgespec.cli.setup.opened import ReopenedModel
+from edgespec.cli.setup import job_models
+from edgespec.cli.setup.job_models import ReopenedModel
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError
 from edgespec.settings import LoadSettings, Request
@@ -32,8 +32,8 @@ class FakeWorker:
 
 def lost(monkeypatch: pytest.MonkeyPatch, n_refusals: int, **settings: Any) -> ReopenedModel:
     """Return a model that fails to load again this number of times."""
-    monkeypatch.setattr(opened, "Worker", FakeWorker)
-    monkeypatch.setattr(opened, "RETRY_S", 0.0)
+    monkeypatch.setattr(job_models, "Worker", FakeWorker)
+    monkeypatch.setattr(job_models, "RETRY_S", 0.0)
     FakeWorker.n_refusals = 0
     model = ReopenedModel(LoadSettings("demo", **settings), Request("x"), Output(quiet=True), CancelFlag())
     FakeWorker.n_refusals = n_refusals
@@ -48,6 +48,6 @@ def test_lost_workers_of_other_machines_are_waited_for(monkeypatch: pytest.Monke
 def test_but_not_for_ever_nor_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GenerationError):
         lost(monkeypatch, 3).reopen(AWAY)
-    monkeypatch.setattr(opened, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(job_models, "PATIENCE_S", -1.0)
     with pytest.raises(GenerationError):
         lost(monkeypatch, 3, rpc=("a:1",)).reopen(AWAY)

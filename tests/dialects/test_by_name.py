@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 from answers import read
 
-from edgespec.dialects.calls import ToolCall
-from edgespec.dialects.dialect import Dialect
-from edgespec.dialects.known import (
+from edgespec.dialects.by_name import (
     FIREFUNCTION,
     FUNCTIONARY,
     GEMMA_4,
@@ -23,6 +21,8 @@ from edgespec.dialects.known import (
     SOLAR,
     known,
 )
+from edgespec.dialects.calls import ToolCall
+from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
 
 ROME = ("weather", {"city": "Rome", "days": 2})

@@ -11,7 +11,7 @@ from edgespec.dialects.calls import NAME
 from edgespec.dialects.dialect import Dialect
 from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
 from edgespec.requests.fields import Fields
-from edgespec.requests.known import MOST_NOTES
+from edgespec.requests.known_fields import MOST_NOTES
 from edgespec.runtime.prompts import SWITCH
 from edgespec.serve.chat import Call
 from edgespec.serve.served import Served
