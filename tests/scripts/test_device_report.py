@@ -17,6 +17,7 @@ from tiny_head import write_bigram, write_block_drafter, write_head, write_hydra
 from tiny_mtp import write_mtp
 
 import edgespec
+from edgespec.settings import HEADS, MTP
 
 LOG = """
 0.01 D spec        draft:  - seq_id 0, draft candidate   0, pos   0:    70 (   0.905) ' a'
@@ -91,7 +92,7 @@ def test_the_drafts_of_a_head_are_collected(tmp_path: Path, home: Path) -> None:
 def test_there_is_a_pair_for_each_kind_of_head(tmp_path: Path) -> None:
     pairs = list(tiny_pairs(tmp_path))
     kinds = {head_report.kind_of(pair) for pair in pairs}
-    assert kinds == {"eagle3", "eagle1", "dflash", "dspark", "hydra", "medusa", "mtp", "assistant"}
+    assert kinds == {*HEADS, MTP}
     assert all(pair.target.is_file() and (pair.head is None or pair.head.is_file()) for pair in pairs)
 
 

@@ -124,11 +124,11 @@ def graft(call: Call) -> None:
 @click.command(cls=Command, params=[TOKENS, TARGET, TEXTS, OUT, NO_CHECK, QUIET])
 @click.argument("draft", type=ModelSpec())
 def trim(call: Call) -> None:
-    """Write a draft model or draft head with fewer tokens, whose passes are faster.
+    """Write a draft model or head with fewer tokens.
 
-    Kept are the tokens that are frequent in the target's stored answers, and those with the lowest ids. The target
-    verifies the drafts, so no text changes. With --target, which a head needs, the acceptance rate and the speed are
-    measured, as 'edgespec tune' does.
+    Its passes are faster. Kept are the tokens that are frequent in the target's stored answers, and those with the
+    lowest ids. The target verifies the drafts, so no text changes. With --target, which a head needs, the acceptance
+    rate and the speed are measured, as 'edgespec tune' does.
     """
     from edgespec.gguf_file.head_check import check_draft_file, is_head, kind_of_head, n_draft_tokens
     from edgespec.gguf_file.model_check import check_model
