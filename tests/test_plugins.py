@@ -7,6 +7,7 @@ import tomllib
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import httpx2
@@ -17,7 +18,7 @@ from serving import serving
 import edgespec
 from edgespec import plugins
 from edgespec.cli.commands import edgespec as program
-from edgespec.drafters.registry import REGISTRY, Registry
+from edgespec.drafters.registry import REGISTRY, Entry, Registry
 from edgespec.errors import UsageError
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings
@@ -81,8 +82,10 @@ def test_a_format_of_a_package_answers() -> None:
         with httpx2.stream("POST", f"{server.url}/plain", json=body | {"stream": True}) as response:
             parts = [line for line in response.iter_lines() if '"part"' in line]
         assert len(parts) > 1
-        error = server.posted("/plain", {"ask": 3}, 400)["error"]
-        assert error["param"].startswith("ask")
+        bodies: list[dict[str, Any]] = [{"ask": 3}, {"ask": ""}, {"messages": []}]
+        for odd in bodies:
+            error = server.posted("/plain", odd, 400)["error"]
+            assert error["param"] == "ask" and error["message"].startswith("ask must be a question")
 
 
 def test_a_part_that_cannot_be_used_is_named_and_the_rest_works(install: Install, caplog: Any) -> None:
@@ -105,6 +108,18 @@ def test_a_part_that_cannot_be_used_is_named_and_the_rest_works(install: Install
     assert done.exception.why == "it is a builtin_function_or_method, not a Command"
     with Worker(LoadSettings("demo", threads=1, store=False)) as worker, serving(worker) as server:
         assert server.posted("/v1/completions", {"prompt": "a", "max_tokens": 1})["choices"]
+
+
+def test_a_drafter_that_cannot_be_made_is_named(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `auto` the others draft."""
+    module = ModuleType("odd_drafter")
+    module.ENTRY = Entry("odd", "nothing", make=lambda parts: 1 / 0)  # type: ignore[attr-defined, arg-type, return-value]
+    monkeypatch.setitem(sys.modules, "odd_drafter", module)
+    install((plugins.DRAFTERS, "odd = odd_drafter:ENTRY"))
+    with pytest.raises(UsageError, match="'odd' of the package edgespec-example cannot be used: ZeroDivisionError"):
+        edgespec.load("demo", spec_type="odd,suffix", store=False)
+    with edgespec.load("demo", store=False) as llm:
+        assert "odd" not in llm.describe()["drafters"] and any("ZeroDivisionError" in note for note in llm.notes)
 
 
 def test_nothing_is_looked_for_while_edgespecs_own_parts_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -156,6 +156,21 @@ class Registry(Mapping[str, Entry]):
         return tuple(names)
 
 
+def made(name: str, parts: Parts) -> Drafter | None:
+    """Return a new drafter; None for one with weights, which the runtime opens. Raises UsageError for a drafter of
+    another package that cannot be made."""
+    entry = REGISTRY[name]
+    if entry.make is None or name in REGISTRY.own:
+        return entry.make and entry.make(parts)
+    try:
+        return entry.make(parts)
+    except Exception as error:  # a package may raise anything
+        what = f"{name!r} of the package {plugins.package_of(plugins.DRAFTERS, name)} cannot be used"
+        raise UsageError(
+            what, why=f"{type(error).__name__}: {error}", hint=f"leave {name} out of --spec-type"
+        ) from error
+
+
 def _added(name: str) -> Entry:
     """Return the entry of another package. Raises KeyError, UsageError."""
     if name not in plugins.added(plugins.DRAFTERS):

@@ -16,7 +16,7 @@ from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.datastore.successor_store import SuccessorStore
 from edgespec.dialects.templates import dialect_of
 from edgespec.drafters.base import Drafter
-from edgespec.drafters.registry import REGISTRY, Parts
+from edgespec.drafters.registry import REGISTRY, Parts, made
 from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
@@ -278,7 +278,15 @@ class ModelSession(Closable):
             self.answers = self._stored_answers()
         successors = self._open_successors(is_used=not {"recycling", *HEADS}.isdisjoint(names))
         parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
-        yield from (entry.make(parts) for entry in map(REGISTRY.__getitem__, names) if entry.make is not None)
+        for name in names:
+            try:
+                drafter = made(name, parts)
+            except UsageError as error:
+                if self._settings.spec_type != "auto":
+                    raise
+                self._note(error.line)
+            else:
+                yield from [] if drafter is None else [drafter]
         if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
             threads = self._settings.threads_draft or self.context.threads
             yield network_drafter(self.draft_header, self.model, leaves, successors, threads)

@@ -90,7 +90,9 @@ def trim_head(
     check_head_fits(target, head)
     if not 0 < n_tokens < n_draft_tokens(head):
         raise UsageError(
-            f"{head.path.name} cannot be trimmed to {n_tokens:,} tokens", why=f"it drafts {n_draft_tokens(head):,}"
+            f"{head.path.name} cannot be trimmed to {n_tokens:,} tokens",
+            why=f"it drafts {n_draft_tokens(head):,}",
+            hint="use fewer --tokens",
         )
     check_destination(out, [*head.files, *target.files], b"GGUF")
     ids = read_ids(head) if "d2t" in head.tensors else np.arange(n_draft_tokens(head))

@@ -130,7 +130,13 @@ def trim(call: Call) -> None:
     lowest ids. The target verifies the drafts, so no text changes. With --target, which a head needs, the acceptance
     rate and the speed are measured, as 'edgespec tune' does.
     """
-    from edgespec.gguf_file.head_check import check_draft_file, is_head, kind_of_head, n_draft_tokens
+    from edgespec.gguf_file.head_check import (
+        check_draft_file,
+        check_head_fits,
+        is_head,
+        kind_of_head,
+        n_draft_tokens,
+    )
     from edgespec.gguf_file.model_check import check_model
     from edgespec.models.names.spec import resolve
     from edgespec.models.pair.trim import trim as cut
@@ -143,6 +149,8 @@ def trim(call: Call) -> None:
             f"{draft.path.name} is a draft head", hint="name the model that it drafts for (--target MODEL)"
         )
     target = check_model(resolve(values["target"]).path) if values["target"] else draft
+    if is_head(draft):
+        check_head_fits(target, draft)
     with output.showing_progress():
         output.progress("counting tokens", None)
         counts = _counts(target.path, values["texts"], call)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from edgespec import plugins
 from edgespec.cli.options.command import Call, Command
 from edgespec.cli.options.common import Option, advanced, flag, option
 from edgespec.cli.options.generation import (
@@ -215,6 +216,8 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
         pool.lets_keep = bool(values["keep_alive"])
         pool.adopt(named[0].name, model.worker)
         presence.tell(pool, "ready")
+        for name in plugins.added(plugins.FORMATS):
+            output.note(f"the format {name} is that of the package {plugins.package_of(plugins.FORMATS, name)}")
         return pool
 
     def end() -> None:

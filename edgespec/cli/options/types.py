@@ -132,7 +132,7 @@ class Parsed(ParamType):
         try:
             return self._parse(Text().convert(value, param, ctx).strip())
         except UsageError as error:
-            what = error.what.removeprefix(str(param and param.name)).lstrip(": ")  # click names the option
+            what = error.line.removeprefix(str(param and param.name)).lstrip(": ")  # click names the option
             self.fail(f"{what}; {error.hint}." if error.hint else f"{what}.", param, ctx)
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)

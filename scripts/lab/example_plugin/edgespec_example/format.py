@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from edgespec.requests.bad_input import wrong
 from edgespec.requests.fields import Fields
 from edgespec.serve.chat import Call, Piece, Writer
 from edgespec.serve.format import Format
@@ -14,8 +15,11 @@ from edgespec.serve.served import Served
 
 def read(body: Mapping[str, Any], model: Served) -> Call:
     """Read a body. Raises BadInputError for one without a question."""
-    fields = {name: value for name, value in body.items() if name != "ask"}
-    return chat_of(Fields(fields | {"messages": [{"role": "user", "content": body.get("ask")}]}), model)
+    question = body.get("ask")
+    if not isinstance(question, str) or not question:
+        raise wrong("ask", "be a question", question)
+    fields = {name: value for name, value in body.items() if name not in ("ask", "messages")}
+    return chat_of(Fields(fields | {"messages": [{"role": "user", "content": question}]}), model)
 
 
 class PlainWriter(Writer):
