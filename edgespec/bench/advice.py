@@ -166,6 +166,8 @@ def _what(choice: Choice) -> str:
     else:
         verb = "keep the present setting," if best.is_current else "use"
         text = f"{verb} {named(best)}: {choice.gain} as fast as plain decoding {at}"
+        if best.is_current and (choice.gain.low is None or choice.gain.low <= 1):
+            text += ", which is not certainly faster"
         if choice.over_current is not None:
             text += f", and {choice.over_current} as fast as the present setting"
         fixed = choice.best_fixed

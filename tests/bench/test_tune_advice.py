@@ -96,6 +96,14 @@ def test_a_way_that_may_be_faster_is_named_and_changes_nothing(ratios: list[floa
     assert not told.commands
 
 
+def test_a_present_setting_without_a_certain_gain_is_called_so() -> None:
+    for ratios in (around(1.03, spread=0.5), [1.2]):
+        told = advice(candidate(OTHERS, (0.5, ratios), is_current=True))
+        assert told.sentence.startswith("keep the present setting") and "which is not certainly faster" in told.sentence
+    told = advice(candidate(OTHERS, (0.5, around(1.3)), is_current=True))
+    assert "certainly" not in told.sentence
+
+
 def test_of_ways_that_are_alike_the_present_one_stays() -> None:
     current = candidate(OTHERS, (0.5, around(1.3)), is_current=True)
     told = advice(current, candidate(ALL, (0.5, around(1.32))))
