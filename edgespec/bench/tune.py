@@ -170,7 +170,7 @@ def tune(
     present = current_mode(current, target, found.default_draft)
     candidates = find_candidates(settings, target, found.default_draft, present, only_named=only_named)
     temperatures = tuple(dict.fromkeys((0.0, sampling.temperature)))
-    run = _Run(settings, sampling, temperatures, items, progress or _untold, cancel or CancelFlag())
+    run = _Run(settings, sampling, temperatures, items, progress or (lambda what, done: None), cancel or CancelFlag())
     run.left_out += candidates.left_out
     started_s, is_complete = perf_counter(), True
     waiting, number = [*candidates.contests], 0
@@ -286,10 +286,6 @@ class _Run:
         self.progress(what, done)
 
 
-def _untold(what: str, done: float) -> None:
-    """Show no progress."""
-
-
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
@@ -325,8 +321,9 @@ def _needs_weights(mode: Mode) -> bool:
 
 def _costs(load: _Load, temperature: float) -> list[DraftCost]:
     """Return the costs of the drafter with weights that a load has measured alone, by the clock."""
-    fixed = [mode for mode in load.modes if fixed_length(mode.pace) and _needs_weights(mode)]
-    fixed = [mode for mode in fixed if len(mode.drafters) == 1]
+    fixed = [
+        mode for mode in load.modes if fixed_length(mode.pace) and _needs_weights(mode) and len(mode.drafters) == 1
+    ]
     if not fixed:
         return []
     mode = max(fixed, key=lambda mode: fixed_length(mode.pace) or 0)

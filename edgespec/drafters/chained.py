@@ -1,9 +1,9 @@
 """The MTP blocks of a model that has several.
 
-Each was trained to draft one token more: the first the next token, the second the token after it. So token `d` of a
-draft comes from block `d`, which reads the tokens before it once more, in cells of its own (DeepSeek-V3, arXiv
+Each was trained to draft one token more: the first the next token, the second the token after it. So block `d` drafts
+token `d`. It reads the tokens before that token once more, in cells that no other block uses (DeepSeek-V3, arXiv
 2412.19437, section 2.2). The first block can also draft the whole chain alone, like the block of a model that has only
-one. Which of the two is accepted more is counted.
+one. The accepted tokens of both ways are counted, and the better way makes most drafts.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """A draft with fewer tokens, so that a pass of it multiplies by fewer rows of the output (VocabTrim, arXiv 2506.22694).
 
-A smaller draft model is a model of its own: the embeddings, the output and the tokenizer keep the same tokens. Drafting
+A smaller draft model is a complete model: its embeddings, output and tokenizer keep the same tokens. Drafting
 translates between the vocabularies as it does for every draft that has another one (`drafters/translation.py`): a token
 of the text that was left out is read as several that were kept.
 
 A smaller draft head still reads all tokens. Its output has fewer rows, and a list (`d2t`) says which tokens they are.
-Many published heads have no output of their own; then the rows are those of the target.
+Many published heads have no output matrix; then the rows are those of the target.
 """
 
 from __future__ import annotations
