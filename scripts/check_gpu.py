@@ -49,7 +49,7 @@ exec chroot "$root" "$@"
 TRY = """
 import edgespec
 with edgespec.load("demo", gpu_layers="all", spec_type="draft", pace="fixed:1", exact=False, store=False) as llm:
-    assert llm.describe()["offloaded"], "no device"
+    assert llm.info.offloaded, "no device"
     llm.complete("def", max_tokens=8)
 """
 

@@ -86,7 +86,7 @@ def test_weights_of_other_types_are_exact_too(tmp_path: Path, type: str) -> None
     path = tmp_path / "model.gguf"
     inflate(["demo", "-o", str(path), "--width", "256", "--type", type])
     with edgespec.load(str(path), spec_type="suffix", store=False, ctx_size=512) as llm:
-        assert llm.rounding == 0.0
+        assert llm.info.rounding == 0.0
 
 
 @pytest.mark.long(but=1)
@@ -96,7 +96,7 @@ def test_drafts_leave_texts_beyond_512_tokens_bit_for_bit(tree: int) -> None:
     for settings in drafting:
         with edgespec.load("demo", spec_tree=tree, store=False, ctx_size=2048, threads=1, **settings) as llm:
             texts.append([answer(llm, PROMPTS[2], temperature) for temperature in (0.0, 0.8)])
-            assert llm.rounding in (0.0, None)
+            assert llm.info.rounding in (0.0, None)
     assert texts[1:] == texts[:1] * 2
 
 
@@ -261,7 +261,7 @@ def test_a_fast_context_keeps_no_rules() -> None:
     with edgespec.load("demo", exact=False, store=False) as llm:
         assert not llm.context.exact
         assert llm.engine.scheduler.most_rows == llm.context.n_batch
-        assert llm.rounding is None
+        assert llm.info.rounding is None
 
 
 def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:

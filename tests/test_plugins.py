@@ -58,12 +58,12 @@ def test_a_drafter_of_a_package_drafts_and_texts_stay() -> None:
     with edgespec.load("demo", spec_type="none", **settings) as llm:
         plain = llm.complete(PROMPT, max_tokens=40, temperature=0, ignore_eos=True)
     with edgespec.load("demo", spec_type="period", pace="fixed:4", **settings) as llm:
-        assert llm.describe()["drafters"] == ["period"]
+        assert llm.info.drafters == ("period",)
         answer = llm.complete(PROMPT, max_tokens=40, temperature=0, ignore_eos=True)
     assert answer.text == plain.text
     assert answer.stats.accepted > 0
     with edgespec.load("demo", spec_type="auto", **settings) as llm:
-        assert "period" in llm.describe()["drafters"]
+        assert "period" in llm.info.drafters
 
 
 @pytest.mark.usefixtures("example")
@@ -119,7 +119,7 @@ def test_a_drafter_that_cannot_be_made_is_named(install: Install, monkeypatch: p
     with pytest.raises(UsageError, match="'odd' of the package edgespec-example cannot be used: ZeroDivisionError"):
         edgespec.load("demo", spec_type="odd,suffix", store=False)
     with edgespec.load("demo", store=False) as llm:
-        assert "odd" not in llm.describe()["drafters"] and any("ZeroDivisionError" in note for note in llm.notes)
+        assert "odd" not in llm.info.drafters and any("ZeroDivisionError" in note for note in llm.notes)
 
 
 def test_nothing_is_looked_for_while_edgespecs_own_parts_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def answered(llm: Runtime, request: Request) -> tuple[str, str | None]:
 
 @pytest.mark.long
 def test_its_template_asks_as_it_was_trained(llm: Runtime) -> None:
-    assert llm.has_chat_template
+    assert llm.info.has_chat_template
     prompt = [llm.token_text(token) for token in llm.tokenize(asked(QUESTION))]
     assert prompt[:2] == ["<|im_start|>", "system"]
     assert "".join(prompt).endswith("<|im_start|>assistant\n")

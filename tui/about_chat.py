@@ -47,11 +47,11 @@ class TitleBar(Horizontal):
         self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
         temperature = f"temp {session.settings.sampling.temperature:g}"
         self.query_one("#answering", Static).update(Content(" · ".join(filter(None, (session.persona, temperature)))))
-        about, model = session.about, Path(session.load_settings.model).name.removesuffix(".gguf")
+        info, model = session.model.info, Path(session.load_settings.model).name.removesuffix(".gguf")
         if session.engine is None:
             self._model = f"{model} (not loaded)"
         else:
-            names = [about["model"], *([about["draft_model"]] if about.get("draft_model") else [])]
+            names = [info.model, *([info.draft_model] if info.draft_model else [])]
             self._model = one_line(" + ".join(short_name(Path(name)) for name in names))
         self._refresh_model()
 
@@ -76,11 +76,11 @@ class Welcome(Static):
 
     def show(self, session: Session) -> None:
         """Show the loaded model."""
-        about = session.about
+        info = session.model.info
         if session.engine is None:
             state = "The model is not loaded yet."
         else:
-            state = one_line(f"{about['description']}, context of {about['ctx_size']:,} tokens")
+            state = one_line(f"{info.description}, context of {info.ctx_size:,} tokens")
         width = max(len(key) for key, _ in HINTS)
         text = max(len(text) for _, text in HINTS)
         lines = [

@@ -273,8 +273,8 @@ class ChatJobs:
         elif self._cancel.is_set():
             self.waiting.hold("you stopped the answer" if was_answering else "you stopped the loading")
         elif not was_answering and self._loads > 1:
-            about = session.about
-            said = f"{about['description']} is loaded, with a context of {about['ctx_size']:,} tokens"
+            info = session.model.info
+            said = f"{info.description} is loaded, with a context of {info.ctx_size:,} tokens"
             app.notify(said if session.model.server else f"{said}; /model save keeps it for new chats")
         self._send_next()
 

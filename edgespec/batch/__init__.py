@@ -11,12 +11,12 @@ from edgespec.errors import UsageError
 from edgespec.settings import Request
 
 if TYPE_CHECKING:
-    from edgespec.batch.job import Engine
+    from edgespec.model.model import Model
     from edgespec.requests.openai import TokenBytes
 
 
 def answer_rows(
-    engine: Engine,
+    llm: Model,
     rows: Iterable[Any],
     *,
     model: str,
@@ -35,7 +35,7 @@ def answer_rows(
     docs/batch.md describes rows and results. `settings` are defaults of rows, by the names of `Request` and
     `SamplingSettings`. Each row's seed is computed from `seed`; `n` is the number of samples per row. With `chat`,
     prompts are sent as user messages. `model` is the name in results. `token_bytes` returns the bytes of a token id.
-    Raises UsageError for invalid settings, and the errors of the engine.
+    Raises UsageError for invalid settings, and the errors of the model.
     """
     from edgespec.batch.job import Job
     from edgespec.batch.reading import Defaults, RowReader
@@ -50,10 +50,10 @@ def answer_rows(
         request, n = Request(**request_fields(settings, SamplingSettings())), checked_n(n)
     except BadInputError as error:
         raise UsageError(str(error)) from error
-    engine.check_settings(request)
+    llm.check_settings(request)
     reader = RowReader(Defaults(request, seed, chat, system, n))
     job = Job(
-        engine,
+        llm,
         reader.from_values(rows),
         Results(model, token_bytes, timings),
         cancel or CancelFlag(),

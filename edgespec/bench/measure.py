@@ -175,7 +175,7 @@ def _settings(llm: Runtime, plan: Plan, tokens: int | None) -> dict[str, Any]:
     return settings | {
         "corpus": corpus,
         "rpc": list(llm.settings.rpc),
-        "lora": llm.describe()["adapters"],
+        "lora": llm.info.adapters,
         "threads": llm.context.threads,
         "threads_batch": llm.context.threads_batch,
         "ctx_size": llm.context.n_ctx,

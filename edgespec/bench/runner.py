@@ -219,7 +219,7 @@ def _question(llm: Runtime, item: Item, tokens: int | None, *, reference: bool) 
         answer = llm.model.tokenize(item.reference, add_special=False, parse_special=False)[:tokens]
         if not answer:
             raise UsageError("it has no reference answer")
-    chat = llm.has_chat_template and item.category not in RAW_CATEGORIES
+    chat = llm.info.has_chat_template and item.category not in RAW_CATEGORIES
     request = Request(
         prompt="" if chat else item.prompt,
         messages=(Message("user", item.prompt),) if chat else (),

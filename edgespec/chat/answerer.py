@@ -1,51 +1,22 @@
-"""The interface of models in a chat, and messages between tokens."""
+"""What a chat gets while an answer is generated: tokens, and messages between them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol, Unpack
+from typing import Literal
 
 from edgespec.cancel import CancelFlag
-from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.events import Progress, TokenEvent
 from edgespec.history import Turn
-from edgespec.runtime.options import DraftingOptions
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.model.model import Model
+from edgespec.settings import LoadSettings
 from edgespec.tools.toolbox import Calling
 
 Level = Literal["info", "warning", "error"]
 
 
-class AnswerStream(Protocol):
-    """The events of one answer; `close` cancels it."""
-
-    def __iter__(self) -> Iterator[TokenEvent]: ...
-    def close(self) -> None: ...
-
-
-class Answerer(Protocol):
-    """A model that answers in a chat: a Runtime, a Worker or a RemoteEngine."""
-
-    notes: list[str]
-
-    @property
-    def settings(self) -> LoadSettings: ...
-    def describe(self) -> dict[str, Any]: ...
-    def submit(self, request: Request, cancel: CancelFlag | None = None) -> AnswerStream: ...
-    def count(self, messages: Sequence[Message], template: str = "") -> int: ...
-    def draft_with(self, **changes: Unpack[DraftingOptions]) -> None: ...
-    def pace_verdicts(self, request: Request) -> list[PolicyVerdict]: ...
-    def forget(self) -> None: ...
-    def keep_state(
-        self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
-    ) -> int: ...
-    def recall_state(self, messages: Sequence[Message], file: Path, template: str = "") -> int: ...
-    def close(self) -> None: ...
-
-
-Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Answerer]
+Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Model]
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ class Commands(ToolCommands, StoreCommands):
 
     def do_model(self, spec: str) -> Iterator[str]:
         """`/model`: show the model; `/model MODEL`: load another one; `/model save`: use it in new chats, too."""
-        session, about = self.session, self.session.about
+        session, info = self.session, self.session.model.info
         if spec == "save":
             yield self._save_model()
             return
@@ -66,10 +66,10 @@ class Commands(ToolCommands, StoreCommands):
             return
         where = f" of {session.model.server}" if session.model.server else ""
         yield f"model {session.load_settings.model}{where}" + ("" if session.engine else " (not loaded)")
-        if about:
-            yield f"{about['description']}, context of {about['ctx_size']:,} tokens"
-            yield f"draft model {about['draft_model'] or 'none'}"
-            yield f"drafters: {', '.join(about['drafters']) or 'none'}, draft length (pace): {about['pace']}"
+        if info.model:
+            yield f"{info.description}, context of {info.ctx_size:,} tokens"
+            yield f"draft model {info.draft_model or 'none'}"
+            yield f"drafters: {', '.join(info.drafters) or 'none'}, draft length (pace): {info.pace}"
 
     def _save_model(self) -> str:
         """Make the loaded model the default, with its draft model and drafters. Raises UsageError."""
@@ -88,7 +88,7 @@ class Commands(ToolCommands, StoreCommands):
         spec = session.load_settings.model
         if server := session.model.server:
             yield f"models of {server}:"
-            yield from (f"{'*' if name == spec else ' '} {name}" for name in session.about.get("models", ()))
+            yield from (f"{'*' if name == spec else ' '} {name}" for name in session.model.info.models)
             yield "/model MODEL chooses one"
         elif words:
             lines = [*_all_here(list(local_models())), *map(_absent, absent_models())]
@@ -99,7 +99,7 @@ class Commands(ToolCommands, StoreCommands):
 
     def do_draft(self, spec: str) -> Iterator[str]:
         if not spec:
-            yield f"draft model {self.session.about.get('draft_model') or 'none'}"
+            yield f"draft model {self.session.model.info.draft_model or 'none'}"
         elif self.session.model.server:
             raise UsageError("the server chooses the draft model")
         else:

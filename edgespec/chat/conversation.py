@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from edgespec.chat.answerer import Answerer
 from edgespec.chat.attachments import Attachment, without_files
 from edgespec.chat.images import with_images
 from edgespec.chat.model import ChatModel
@@ -20,6 +19,7 @@ from edgespec.chat.settings import ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Answer, Branch, Store, StoreError, Turn, new_id
 from edgespec.history.data import first_line
+from edgespec.model.model import Model
 from edgespec.settings import Message
 from edgespec.tools.offer import Offer
 
@@ -245,16 +245,12 @@ class Conversation:
     # --- what is sent ---------------------------------------------------------------------------------------------
 
     @property
-    def engine(self) -> Answerer | None:
+    def engine(self) -> Model | None:
         return self.model.engine
 
     @property
-    def about(self) -> Mapping[str, Any]:
-        return self.model.about
-
-    @property
     def context_size(self) -> int:
-        return int(self.about.get("ctx_size", 0))
+        return self.model.info.ctx_size
 
     def reading(self, done: float) -> str:
         """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
@@ -292,7 +288,7 @@ class Conversation:
     def _messages(self, turns: Sequence[Turn], first: int) -> list[Message]:
         system = [Message("system", self.system)] if self.system else []
         style = self.model.style if any(turn.role == "tool" for turn in turns[first:]) else None
-        return [*system, *as_messages(turns[first:], self.about, style)]
+        return [*system, *as_messages(turns[first:], self.model.info, style)]
 
     @property
     def template(self) -> str:
@@ -387,4 +383,4 @@ class TokenCounts:
         return next(filter(None, (self._faults.get(self._key(file), "") for file in files)), "")
 
     def _key(self, file: Attachment) -> tuple[str, int]:
-        return str(self._model.about.get("model", "")), hash(file)
+        return self._model.info.model, hash(file)

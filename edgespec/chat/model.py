@@ -9,19 +9,21 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Answerer, Opener
+from edgespec.chat.answerer import Opener
 from edgespec.chat.settings import DRAFTING, ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import Model
 from edgespec.models.names.model_names import short_name
 from edgespec.models.names.source import lasting
 from edgespec.models.names.spec import own_settings, resolve
 from edgespec.runtime.worker import LoadingStoppedError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Message
-from edgespec.tools.offer import Style, ToolModel, style_of
+from edgespec.tools.offer import Style, style_of
 
 Catalogued = Mapping[str, str | float]
 
@@ -37,15 +39,14 @@ class ChatModel:
     """A model that is loaded with `settings`, on this machine or on a `server`.
 
     `engine` is None while no model is loaded, and after it has died; `failure` is the reason, and `wanted` what was to
-    be loaded. `about` describes the model that is or was loaded (`Runtime.describe`).
+    be loaded. `info` describes the model that is or was loaded.
     """
 
     def __init__(self, open_engine: Opener, settings: LoadSettings, server: str = "") -> None:
         self.open_engine, self.settings, self.server = open_engine, settings, server
-        self.engine: Answerer | None = None
-        self.about: Mapping[str, Any] = {}
+        self.engine: Model | None = None
+        self.info = ModelInfo("")
         self._drafting: dict[str, Any] = {}  # the drafting settings of the engine
-        self._n_notes = 0  # notes that were reported
         self.failure: EdgespecError | None = None
         self.wanted = settings
         self._style: Style | None = None
@@ -72,8 +73,8 @@ class ChatModel:
                 if self.was_cancelled:
                     error.hint = "/restart loads it again, /model MODEL loads another one"
             raise
-        self._n_notes, self.failure, self.settings, self.wanted = 0, None, wanted, wanted
-        self.about, self._drafting = self.engine.describe(), {}
+        self.failure, self.settings, self.wanted = None, wanted, wanted
+        self.info, self._drafting = self.engine.info, {}
         self._style, self._knows_style = None, False
         return catalogued
 
@@ -100,7 +101,7 @@ class ChatModel:
         elif self.was_cancelled:  # the model did not fail, so loading it with less would not help
             found = [Remedy("Load again", wanted)]
         else:
-            found = remedies(wanted, self.about if wanted == self.settings else {}, error=self.failure)
+            found = remedies(wanted, self.info if wanted == self.settings else ModelInfo(""), error=self.failure)
         if wanted != self.settings:
             found.append(Remedy(f"Back to {self.settings.model}", self.settings))
         return found
@@ -115,7 +116,7 @@ class ChatModel:
         """True if no model is loaded because workers were lost, which may return."""
         return self.failure is not None and lost_workers(self.wanted, self.failure)
 
-    def needed(self) -> Answerer:
+    def needed(self) -> Model:
         """Return the engine. Raises UsageError if no model is loaded."""
         if self.engine is None:
             raise UsageError("no model is loaded", hint="/restart loads it again, /model another one")
@@ -131,7 +132,7 @@ class ChatModel:
             return
         with self.watched() as engine:
             engine.draft_with(**wanted)
-            self.about, self._drafting = engine.describe(), wanted
+            self.info, self._drafting = engine.info, wanted
 
     def count(self, messages: Sequence[Message], template: str = "") -> int:
         """Return the number of tokens of messages, with arguments of the chat template. Raises UsageError if no model
@@ -144,12 +145,12 @@ class ChatModel:
         """How the model calls tools; None if it does not, or runs elsewhere."""
         if self.engine is not None and not self._knows_style:
             with self.watched() as engine:
-                self._style = style_of(engine) if isinstance(engine, ToolModel) else None
+                self._style = None if self.server else style_of(engine)
             self._knows_style = True
         return self._style
 
     @contextmanager
-    def watched(self) -> Iterator[Answerer]:
+    def watched(self) -> Iterator[Model]:
         """Yield the engine; if it dies within this block, that is recorded. Raises UsageError if no model is loaded."""
         try:
             yield self.needed()
@@ -160,19 +161,19 @@ class ChatModel:
 
     def new_notes(self) -> list[str]:
         """Return the notes of the engine since the last call."""
-        if self.engine is None:
-            return []
-        n_before, self._n_notes = self._n_notes, len(self.engine.notes)
-        return self.engine.notes[n_before:]
+        return [] if self.engine is None else self.engine.notes.take()
 
     @property
     def name(self) -> str:
         """The names of the model and of its draft model."""
-        return " + ".join(filter(None, (self.called(), self.called("draft_model"))))
+        return " + ".join(filter(None, self.names))
 
-    def called(self, role: str = "model") -> str:
-        """Return the name of the "model" or the "draft_model"; "" if there is none."""
-        return short_name(Path(str(self.about[role]))) if self.about.get(role) else ""
+    @property
+    def names(self) -> tuple[str, str]:
+        """The names of the model and of its draft model; "" if there is none."""
+        files = (self.info.model, self.info.draft_model)
+        model, draft = (short_name(Path(file)) if file else "" for file in files)
+        return model, draft
 
     def as_json(self) -> dict[str, Any]:
         """Return the models as requested, by names that stay valid."""

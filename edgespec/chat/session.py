@@ -10,7 +10,7 @@ from itertools import count
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Added, Answerer, Events, Notice, Opener
+from edgespec.chat.answerer import Added, Events, Notice, Opener
 from edgespec.chat.attachments import Attachment, with_files, without_files
 from edgespec.chat.images import delete_chats
 from edgespec.chat.model import Catalogued, ChatModel
@@ -25,6 +25,7 @@ from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import CONTEXT_FULL, Progress
 from edgespec.history import Answer, ChatInfo, Store, Turn
 from edgespec.history.data import turn_of
+from edgespec.model.model import Model
 from edgespec.settings import LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.printable import with_unix_line_ends
@@ -229,7 +230,7 @@ class Session(ToolUse, Closable):
     def info(self) -> ChatInfo:
         """Return the chat as the store lists it."""
         times = [turn.created_s for turn in self.turns] or [0.0]
-        return ChatInfo(self._id, self.title, times[0], times[-1], self._head, len(self.turns), self.model.called())
+        return ChatInfo(self._id, self.title, times[0], times[-1], self._head, len(self.turns), self.model.names[0])
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -266,7 +267,7 @@ class Session(ToolUse, Closable):
             self.turns, self.begun = [*self.turns, *replaced], ""
             raise
         self.is_answering = True
-        begun_ids = ids_of(begun, self.about) if begun else ()
+        begun_ids = ids_of(begun, self.model.info) if begun else ()
         recording = Recording(self.store, self._id, self._head, self._as_answer(request), begun, begun_ids)
         failure: GenerationError | None = None
         try:
@@ -296,7 +297,7 @@ class Session(ToolUse, Closable):
         given: dict[str, Any] = {name: getattr(settings, name) for name in names}
         return Request(seed=seed, sample=sample, lenient=True, **given, **settings.constraints)
 
-    def _stretches(self, engine: Answerer, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
+    def _stretches(self, engine: Model, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         self._loops = RepetitionDetector()
         shown = Shown(self.offer, recording.content)
@@ -337,13 +338,14 @@ class Session(ToolUse, Closable):
             self.states.answered(self._id, self.messages, self.template)
 
     def _as_answer(self, request: Request) -> Answer:
+        model, draft = self.model.names
         return Answer(
-            model=self.model.called(),
-            draft_model=self.model.called("draft_model") or None,
+            model=model,
+            draft_model=draft or None,
             finish_reason="generating",
             seed=request.seed,
             settings=self._settings_as_json() | {"sample": request.sample, "ctx_size": self.context_size},
-            vocabulary=str(self.about.get("vocabulary", "")),
+            vocabulary=self.model.info.vocabulary,
         )
 
     def new_notes(self) -> list[Notice]:

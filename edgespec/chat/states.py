@@ -9,10 +9,10 @@ from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 
-from edgespec.chat.answerer import Answerer
 from edgespec.chat.model import ChatModel
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import cache_dir, free_in
+from edgespec.model.model import Model
 from edgespec.settings import Message
 
 MOST_BYTES, FREE_SHARE = 4 << 30, 10  # the default limit: 4 GB, but at most a tenth of the free disk
@@ -59,7 +59,7 @@ class ChatStates:
                 self._unkept.pop(chat, None)
                 self._unkept[chat] = tuple(messages), template
 
-    def recall(self, engine: Answerer, chat: str, messages: Sequence[Message], template: str = "") -> None:
+    def recall(self, engine: Model, chat: str, messages: Sequence[Message], template: str = "") -> None:
         """Restore the KV cache of a chat, before its first answer in this process."""
         if self._most_bytes and chat not in self._known and any(one.role == "assistant" for one in messages):
             engine.recall_state(messages, _file(chat), template)
@@ -69,7 +69,7 @@ class ChatStates:
         """Restore nothing before the next answer of a chat."""
         self._known.add(chat)
 
-    def keep(self, engine: Answerer, within_s: float = KEPT_WITHIN_S) -> None:
+    def keep(self, engine: Model, within_s: float = KEPT_WITHIN_S) -> None:
         """Save the chats that have changed, the last used one first. Raises what the engine raises."""
         until_s = perf_counter() + within_s
         while left_s := max(0.0, until_s - perf_counter()):
@@ -86,7 +86,7 @@ class ChatStates:
                 if chat in self._removed:
                     remove_states([chat])
 
-    def keep_last(self, engine: Answerer | None) -> None:
+    def keep_last(self, engine: Model | None) -> None:
         """Save the chats before a model is unloaded; errors are ignored."""
         if engine is not None:
             with suppress(EdgespecError):

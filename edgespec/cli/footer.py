@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
+from edgespec.model.info import ModelInfo
 from edgespec.text.figures import counted, faster, percent, rate
 
 if TYPE_CHECKING:
@@ -17,16 +18,13 @@ if TYPE_CHECKING:
 
 def footer(
     stats: Stats,
-    about: Mapping[str, Any],
+    info: ModelInfo,
     *,
     details: bool,
     verify: VerifyRule,
     pace: Sequence[PolicyVerdict],
 ) -> list[str]:
-    """Return one line about an answer, or three with `details`.
-
-    `about` is from `Runtime.describe`.
-    """
+    """Return one line about an answer, or three with `details`."""
     speed = [f"{rate(stats.tokens_per_s)} tok/s"] if stats.generated_tokens > 1 else []
     made = counted(stats.generated_tokens, "token")
     if not details:
@@ -36,24 +34,24 @@ def footer(
     first = [f"first token after {stats.prompt_s:.2f} s"] if stats.prompt_s else []
     return [
         " · ".join([made, *speed, *first]),
-        f"speculative decoding: {_earned(stats, about['drafters'])}",
-        " · ".join(filter(None, [_decided(pace, about["pace"]), exactness(stats, about, verify)])),
+        f"speculative decoding: {_earned(stats, info.drafters)}",
+        " · ".join(filter(None, [_decided(pace, info.pace), exactness(stats, info, verify)])),
     ]
 
 
-def exactness(stats: Stats, about: Mapping[str, Any], verify: VerifyRule) -> str:
+def exactness(stats: Stats, info: ModelInfo, verify: VerifyRule) -> str:
     """Return how this answer compares with plain decoding with the same seed."""
     if not stats.proposed:
         return "plain decoding"
     if verify != "coupled":
         return f"same distribution as plain decoding, but another text (--verify {verify})"
-    if about["width_class"]:
-        least, most = about["width_class"]
-        measured = f"measured up to {about['measured_depth']:,} tokens"
+    if info.width_class:
+        least, most = info.width_class
+        measured = f"measured up to {info.measured_depth or 0:,} tokens"
         return f"output identical with and without speculation (passes of {least} to {most} tokens, {measured})"
-    if about["rounding"] == 0.0:
+    if info.rounding == 0.0:
         return "output identical with and without speculation on this machine"
-    how = about["made_exact_by"]
+    how = info.made_exact_by
     return "same text as plain decoding up to rounding" + (f"; {how} makes it exact" if how else "")
 
 

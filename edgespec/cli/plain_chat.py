@@ -224,10 +224,10 @@ class Repl:
             return
         finally:
             self.output.end_progress()
-        about = self.session.about
+        info = self.session.model.info
         if self._editor is not None:
-            draft = f", draft {short_name(Path(about['draft_model']))}" if about["draft_model"] else ""
-            self.output.note(f"{about['description']}, context of {about['ctx_size']} tokens{draft}")
+            draft = f", draft {short_name(Path(info.draft_model))}" if info.draft_model else ""
+            self.output.note(f"{info.description}, context of {info.ctx_size} tokens{draft}")
         if self.session.system != system:
             self._show_system()
         self._show_notes()
@@ -300,7 +300,7 @@ class Repl:
             return
         session, details = self.session, self._details
         verdicts = session.verdicts() if details else ()
-        for line in footer(stats, session.about, details=details, verify=session.settings.verify, pace=verdicts):
+        for line in footer(stats, session.model.info, details=details, verify=session.settings.verify, pace=verdicts):
             self.output.aside(line)
 
     def _show_system(self) -> None:

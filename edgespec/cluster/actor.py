@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -15,10 +14,11 @@ from typing import Any
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
+from edgespec.model.info import ModelInfo
+from edgespec.model.notes import Notes
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.text_facts import text_facts
-from edgespec.remote.fleet import LostError
-from edgespec.runtime.asynchronous import AsyncAnswers
+from edgespec.remote.connection import LostError
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
@@ -74,9 +74,7 @@ class Actor:
     def __init__(self, settings: LoadSettings, missing: Sequence[str] = ()) -> None:
         self._settings, self._missing = settings, missing
         self._worker: Worker | None = None
-        self._answers: AsyncAnswers | None = None
-        self._notes: list[str] = []
-        self._n_told = 0
+        self._notes = Notes()
         self._loading = asyncio.Lock()
         # The worker process would import the main module, which is Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
@@ -86,12 +84,12 @@ class Actor:
         """Do nothing: a reply shows that the actor runs."""
 
     async def introduce(self) -> Told:
-        """Load the model, and return what texts depend on, and the number of slots."""
+        """Load the model, and return what texts depend on, and its description."""
 
-        async def introduced() -> tuple[dict[str, Any], int]:
+        async def introduced() -> tuple[dict[str, Any], ModelInfo]:
             worker = await self._ready()
             header = await asyncio.to_thread(lambda: check_model(resolve(self._settings.model).path))
-            return text_facts(header, self._settings), int(worker.describe()["sequences"])
+            return text_facts(header, self._settings), worker.info
 
         return await self._told(introduced)
 
@@ -109,14 +107,10 @@ class Actor:
                 worker = await self._ready()
             except EdgespecError as error:
                 raise LostError(error.what, why=error.why, hint=error.hint) from error
-            assert self._answers is not None
             try:
-                with closing(self._answers.read(worker.submit_all([request]))) as events:
-                    return [event async for _, event in events]
+                return [event async for event in worker.submit(request)]
             except WorkerDiedError as error:
-                note = f"{error.line}; restarting it"
-                if note not in self._notes:
-                    self._notes.append(note)
+                self._notes.add(f"{error.line}; restarting it")
                 raise
 
         return await self._told(answered)
@@ -130,8 +124,7 @@ class Actor:
             value = await work()
         except EdgespecError as error:
             value = error
-        n_told, self._n_told = self._n_told, len(self._notes)
-        return Told(value, tuple(self._notes[n_told:]))
+        return Told(value, tuple(self._notes.take()))
 
     # --- the worker ---------------------------------------------------------------------------------------------------
 
@@ -140,7 +133,6 @@ class Actor:
         async with self._loading:
             if self._worker is None or not self._worker.is_alive:
                 self._worker = await asyncio.to_thread(self._opened)
-                self._answers = AsyncAnswers(self._worker.loop)
             return self._worker
 
     def _opened(self) -> Worker:
@@ -148,8 +140,8 @@ class Actor:
         if self._missing:
             _download(self._missing, with_draft=self._settings.uses_draft)
         worker = Worker(self._settings)
-        worker.notes[:0] = self._notes
-        self._notes = worker.notes
+        for note in worker.notes:
+            self._notes.add(note)
         return worker
 
     def _close(self) -> None:

@@ -18,7 +18,10 @@ from edgespec.closable import Closable
 from edgespec.cluster.actor import Actor, Survey, Told, survey
 from edgespec.cluster.library import Ray
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
-from edgespec.remote.fleet import POLL_S, Arrived, LostError
+from edgespec.model.info import ModelInfo
+from edgespec.model.notes import Notes
+from edgespec.remote.connection import POLL_S, LostError
+from edgespec.remote.model import Arrived
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 
@@ -38,9 +41,9 @@ class Nodes(Closable):
     """
 
     def __init__(self, ray: Ray, settings: LoadSettings, depend_on: Mapping[str, Any], *, may_download: bool) -> None:
-        self.notes: list[str] = []
+        self.notes = Notes()
         self.ray, self.depend_on = ray, dict(depend_on)
-        self._settings, self._may_download = settings, may_download
+        self.settings, self._may_download = settings, may_download
         self._joined: deque[NodeMember] = deque()
         self._members: set[NodeMember] = set()
         self._names: dict[str, str] = {}
@@ -91,8 +94,7 @@ class Nodes(Closable):
 
     def note(self, who: str, what: str) -> None:
         """Add a note about a node, once."""
-        if (text := f"{who}: {what}") not in self.notes:
-            self.notes.append(text)
+        self.notes.add(f"{who}: {what}")
 
     # --- new nodes ----------------------------------------------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Nodes(Closable):
             raise UsageError(f"edgespec is not installed on {name}", hint=f"version {here} is needed there") from error
         if there != here:
             raise UsageError(f"{name} has edgespec {there}", why=f"this machine has {here}", hint="install the same")
-        told: Told = self.ray.call(id, survey, self._settings, timeout_s=SURVEY_S)
+        told: Told = self.ray.call(id, survey, self.settings, timeout_s=SURVEY_S)
         found: Survey = told.result()
         if found.missing and not self._may_download:
             raise ModelNotFoundError(
@@ -172,9 +174,9 @@ class Nodes(Closable):
         if found.build != self._build:
             self.note(name, "another build of llama.cpp, or another processor: where two tokens are nearly tied, its"
                             " texts can differ")  # fmt: skip
-        gpus = int(_size(node, "GPU")) if found.has_gpu and self._settings.offload[0] != 0 else 0
+        gpus = int(_size(node, "GPU")) if found.has_gpu and self.settings.offload[0] != 0 else 0
         cpus = float(int(_size(node, "CPU")) // max(gpus, 1))
-        settings = self._settings
+        settings = self.settings
         if not settings.threads and 1 <= cpus < found.threads:
             settings = replace(settings, threads=int(cpus))
         for number in range(max(gpus, 1)):
@@ -206,7 +208,8 @@ class NodeMember:
     """An actor on a node."""
 
     def __init__(self, nodes: Nodes, node: str, actor: Any, name: str) -> None:
-        self.node, self.actor, self.name, self.n_slots = node, actor, name, 1
+        self.node, self.actor, self.name, self.info = node, actor, name, ModelInfo("")
+        self.settings = nodes.settings
         self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
         self._nodes, self._ray = nodes, nodes.ray
 
@@ -221,7 +224,7 @@ class NodeMember:
         """
         while True:
             try:
-                depend_on, self.n_slots = self._heard(self._patiently(self.actor.introduce.remote()))
+                depend_on, self.info = self._heard(self._patiently(self.actor.introduce.remote()))
                 break
             except Exception as error:
                 if isinstance(error, EdgespecError) or self._ray.is_final(error) or self._nodes.is_closed:

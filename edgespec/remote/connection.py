@@ -17,10 +17,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, PromptTooLongError, UsageError
 from edgespec.files.proxies import client_options, proxy_errors, proxy_for
-from edgespec.remote.fleet import POLL_S, LostError
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
 
+POLL_S = 0.03  # how long a cancel may go unnoticed
 CONNECT_S = 10.0
 SILENCE_S = 120.0  # servers send pings in streams more often
 LOADING_S = 600.0  # for other responses, before which the server may load a model
@@ -31,6 +31,10 @@ KEY_HINT = "EDGESPEC_API_KEY holds the key"
 _COUNTS = ("n_prompt_tokens", "n_ctx")  # in the error about a prompt that is too long
 
 Made = TypeVar("Made")
+
+
+class LostError(GenerationError):
+    """The model cannot be reached, or was lost in the middle of the answer."""
 
 
 class Connection(Closable):

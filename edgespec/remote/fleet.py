@@ -18,31 +18,28 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.runtime.backend import Backend
-from edgespec.runtime.stream import Loop, Stream
-from edgespec.settings import Request
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import Model
+from edgespec.model.notes import Notes
+from edgespec.model.stream import Loop, Stream
+from edgespec.remote.connection import POLL_S, LostError
+from edgespec.remote.model import Arrived, Put
+from edgespec.settings import LoadSettings, Request
 
-POLL_S = 0.03  # how long a cancel may go unnoticed
 DEAD_S = 10.0  # after which a lost member counts as dead; it may still come back
 IN_SYNC = ("model", "model size", "model digest", "served by")
 """Properties that must be equal for all members; errors name these first."""
 
-Arrived = TokenEvent | EdgespecError | None
-"""An event of an answer, the error with which it fails, or None: the member is too busy, and the request waits."""
-Put = Callable[[Arrived], None]
-
-
-class LostError(GenerationError):
-    """The member cannot be reached, or was lost in the middle of an answer."""
-
 
 class Member(Protocol):
-    """A machine with a model, which answers up to `n_slots` requests at a time."""
+    """A model on another machine."""
 
     @property
     def name(self) -> str: ...
     @property
-    def n_slots(self) -> int: ...
+    def settings(self) -> LoadSettings: ...
+    @property
+    def info(self) -> ModelInfo: ...
     @property
     def texts_depend_on(self) -> Mapping[str, Any]: ...
     def close(self) -> None: ...
@@ -62,7 +59,7 @@ class Member(Protocol):
 class Recruits(Protocol):
     """A source of further members, with `notes` for the user about them."""
 
-    notes: list[str]
+    notes: Notes
 
     def close(self) -> None: ...
     def are_expected(self, alone_s: float) -> bool:
@@ -131,7 +128,7 @@ class _Place:
         return flight
 
 
-class Fleet(Loop, Backend):
+class Fleet(Loop, Model):
     """Several members that answer as one.
 
     Each member gets up to `room` requests at a time. With 0, a member gets one request more than it has slots, so that
@@ -153,7 +150,7 @@ class Fleet(Loop, Backend):
     ) -> None:
         super().__init__()
         self.loop = self
-        self.notes: list[str] = [] if recruits is None else recruits.notes
+        self.notes = Notes() if recruits is None else recruits.notes
         self.kind, self._room, self._recruits = kind, room, recruits
         for other in members[1:]:
             if unlike := difference(members[0], other):
@@ -162,7 +159,7 @@ class Fleet(Loop, Backend):
         self._waiting: deque[_Flight] = deque()
         self._again: deque[_Flight] = deque()  # flights whose member was lost, and suspects
         self._arrived: queue.SimpleQueue[tuple[_Place, int, Arrived]] = queue.SimpleQueue()
-        self._tokens = self._n_told = 0
+        self._tokens = self._n_notes = 0
         self._present_s = monotonic()  # when a member was last there
         self.tell: Callable[[], None] = lambda: None
 
@@ -175,6 +172,17 @@ class Fleet(Loop, Backend):
                 stack.callback(place.member.close)
             for stream in [*self.streams]:
                 stack.callback(stream.close)
+
+    @property
+    def settings(self) -> LoadSettings:
+        return self._places[0].member.settings
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._places[0].member.info
+
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        raise UsageError(f"several {self.kind}s cannot be asked this", why=f"{name} is for one model")
 
     @property
     def n_members(self) -> int:
@@ -293,7 +301,7 @@ class Fleet(Loop, Backend):
     # --- who is there -------------------------------------------------------------------------------------------------
 
     def _place(self, member: Member) -> _Place:
-        return _Place(member, self._room or member.n_slots + 1)
+        return _Place(member, self._room or member.info.sequences + 1)
 
     def _look_again(self) -> None:
         """Wait for lost members as if they had just been lost."""
@@ -322,8 +330,8 @@ class Fleet(Loop, Backend):
             if gone is not None:
                 self._places.remove(place)
                 member.close()
-        if len(self.notes) > self._n_told:
-            self._n_told = len(self.notes)
+        if len(self.notes) > self._n_notes:
+            self._n_notes = len(self.notes)
             self.tell()
         if not all(place.is_dead for place in self._places):
             self._present_s = monotonic()

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError
 from edgespec.events import COMPLETE, CONTEXT_FULL, TokenEvent
-from edgespec.remote.engine import RemoteEngine
+from edgespec.model.info import ModelInfo
+from edgespec.model.stream import Events
+from edgespec.remote.model import RemoteModel
 from edgespec.remote.wire import body_of
 from edgespec.settings import LoadSettings, Request
-
-if TYPE_CHECKING:
-    from edgespec.runtime.stream import Events
 
 REPLY_S = 3.0  # for short requests, without which the answer is still shown
 
@@ -25,26 +24,22 @@ class UnansweredError(EdgespecError):
     """The server has failed before the first token, so that another model can still answer."""
 
 
-class LoadedModel(RemoteEngine):
+class LoadedModel(RemoteModel):
     """A model of edgespec's server. The server's file describes the model, so no question precedes the first answer.
 
-    `about` is its `describe`, `notes` are those of loading it.
+    `notes` are those of loading it.
     """
 
-    def __init__(
-        self, url: str, key: str, settings: LoadSettings, about: Mapping[str, Any], notes: Sequence[str], template: str
-    ) -> None:
-        self._known, self._template = dict(about), template
+    is_own = True
+
+    def __init__(self, url: str, key: str, settings: LoadSettings, info: ModelInfo, notes: Sequence[str]) -> None:
+        self._info = info
         super().__init__(url, key, settings)
-        self.notes += notes
+        for note in notes:
+            self.notes.add(note)
 
-    async def _introduction(self, also: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-        return [self.settings.model], {}
-
-    def _read(self, props: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        self.n_slots, self.is_own = int(self._known["sequences"]), True
-        self.has_chat_template = bool(self._template)
-        return self._known, {}
+    async def _introduction(self, also: Sequence[str]) -> tuple[ModelInfo, Mapping[str, Any]]:
+        return self._info, {}
 
     def check_settings(self, request: Request) -> None:
         """Do nothing: the server checks the settings when it is asked for an answer."""
@@ -56,14 +51,14 @@ class LoadedModel(RemoteEngine):
         except EdgespecError as error:
             raise _unanswered(error) from error
 
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
+    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events:
         """Ask for answers that equal those of a process that has just loaded the model.
 
         Raises UnansweredError for an error before the first token of all answers.
         """
         # Without exact kernels a token's bits depend on the pass in which it was read.
-        cached, has_begun = bool(self._known["exact"]), False
-        for number, event in super().stream((replace(each, cache_prompt=cached) for each in requests), cancel):
+        cached, has_begun = self.info.exact, False
+        for number, event in super().stream((each and replace(each, cache_prompt=cached) for each in requests), cancel):
             if isinstance(event, EdgespecError) and not has_begun:
                 raise _unanswered(event) from event
             if isinstance(event, TokenEvent):
@@ -75,9 +70,8 @@ class LoadedModel(RemoteEngine):
             yield number, event
 
     def _note_full_context(self, n_tokens: int) -> None:
-        note = CONTEXT_FULL.format(self._known["ctx_size"])
-        if n_tokens >= self._known["ctx_size"] and note not in self.notes:
-            self.notes.append(note)
+        if n_tokens >= self.info.ctx_size:
+            self.notes.add(CONTEXT_FULL.format(self.info.ctx_size))
 
     def keep(self, seconds: float) -> None:
         """Let the server end after another time without requests, if it was started to end."""

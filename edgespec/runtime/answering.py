@@ -19,11 +19,11 @@ from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import CONTEXT_FULL, Part, Progress, TokenEvent
 from edgespec.llama.model import Model
+from edgespec.model.stream import Loop, Stream
 from edgespec.runtime.answer_form import AnswerForm
 from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.prompts import Prompt, Prompts
-from edgespec.runtime.stream import Loop, Stream
 from edgespec.settings import Constraint as ConstraintKind
 from edgespec.settings import Request
 from edgespec.text.indentation import Indentation

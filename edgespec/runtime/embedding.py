@@ -17,8 +17,8 @@ from edgespec.errors import EdgespecError, GenerationError, for_users
 from edgespec.events import TokenEvent
 from edgespec.llama.context import CancelledError
 from edgespec.llama.pooled_context import Part, PooledContext
+from edgespec.model.stream import Loop, Stream
 from edgespec.runtime.inputs import Texts
-from edgespec.runtime.stream import Loop, Stream
 
 
 @dataclass(slots=True, eq=False)

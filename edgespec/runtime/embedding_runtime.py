@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any, NoReturn
 
 from edgespec.cancel import CancelFlag
@@ -20,11 +21,13 @@ from edgespec.llama.devices import chosen
 from edgespec.llama.pooled_context import PooledContext
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import parse_addresses
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import Model
+from edgespec.model.notes import Notes
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import usual_context
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.answering import attempted
-from edgespec.runtime.backend import Backend
 from edgespec.runtime.embedding import Embedder
 from edgespec.runtime.fitting import about_model, fitted, open_model, uses_gpu
 from edgespec.runtime.inputs import InputReader, Texts
@@ -49,15 +52,13 @@ def open_runtime(
     return runtime
 
 
-class EmbeddingRuntime(Backend):
+class EmbeddingRuntime(Model):
     """An embedding model or a reranker, loaded in this process. Raises the errors of `Runtime`."""
-
-    has_chat_template = False
 
     def __init__(self, settings: LoadSettings, progress: Progress) -> None:
         check_load_settings(settings)
-        self.settings = settings
-        self.notes: list[str] = []
+        self._settings = settings
+        self.notes = Notes()
         header = check_model(resolve(settings.model).path, embeds=True)
         for what, named in (
             ("draft model", settings.draft_model),
@@ -66,7 +67,7 @@ class EmbeddingRuntime(Backend):
             ("chat template", settings.chat_template_file),
         ):
             if named not in (None, AUTO_DRAFT):
-                self.note(f"{what} {named} is not used: {header.path.name} does not generate text")
+                self.notes.add(f"{what} {named} is not used: {header.path.name} does not generate text")
         adapters = parse_adapters(settings.lora)
         adapter_headers = [check_adapter(adapter.path, header) for adapter in adapters]
         if pooling_of(header) == RANK and not has_head(header):
@@ -77,8 +78,10 @@ class EmbeddingRuntime(Backend):
         if gpu_layers == "auto" and not workers and not uses_gpu(plan, gpu_layers, 0):
             gpu_layers = 0  # all GPUs are integrated: they are not faster than the CPU
         may_shrink = not settings.ctx_size and not settings.must_fit
-        plan = fitted(plan, self.note, gpu_layers, may_shrink=may_shrink, must_fit=settings.must_fit, workers=workers)
-        self.model = open_model(plan, self.note, lambda done: progress("loading", done), workers)
+        plan = fitted(
+            plan, self.notes.add, gpu_layers, may_shrink=may_shrink, must_fit=settings.must_fit, workers=workers
+        )
+        self.model = open_model(plan, self.notes.add, lambda done: progress("loading", done), workers)
         n_batch = min(plan.n_batch, plan.n_ctx)  # the context may be smaller than planned
         branches = min(MOST_SHARED, n_batch) - 1 if _shares_passes(settings, on_gpu=self.model.gpu_layers > 0) else 0
         plan = replace(plan, n_batch=n_batch, max_outputs=n_batch, branches=branches)
@@ -90,29 +93,28 @@ class EmbeddingRuntime(Backend):
             self.model.close()
             raise
         self.loop: Embedder = Embedder(self.context)
-        self.prompts = Prompts(self.model, ChatTemplate(self.model), self.context.n_ctx, self.note)
+        self.prompts = Prompts(self.model, ChatTemplate(self.model), self.context.n_ctx, self.notes.add)
         self._inputs = InputReader(self.model, self.context.n_ctx)
 
-    def note(self, text: str) -> None:
-        """Add a message for the user."""
-        if text not in self.notes:
-            self.notes.append(text)
+    @property
+    def settings(self) -> LoadSettings:
+        return self._settings
 
-    def describe(self) -> dict[str, Any]:
-        """Return what is loaded, as plain data."""
-        return {
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo(
             **about_model(self.model),
-            "pooling": NAMES[pooling_of(self.model.header)],
-            "n_embd": self.model.n_embd_out,
-            "draft_model": None,
-            "projector": None,
-            "drafters": [],
-            "adapters": self._adapters.describe(),
-            "ctx_size": self.context.n_ctx,
-            "sequences": 1,
-            "threads": self.context.threads,
-            "threads_batch": self.context.threads_batch,
-        }
+            has_chat_template=False,
+            pooling=NAMES[pooling_of(self.model.header)],
+            n_embd=self.model.n_embd_out,
+            adapters=self._adapters.describe(),
+            ctx_size=self.context.n_ctx,
+            threads=self.context.threads,
+            threads_batch=self.context.threads_batch,
+        )
+
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        return attrgetter(name)(self)(*args, **keywords)
 
     def waits_for(self, request: Request | Inputs) -> Work:
         """Return the work by which a request becomes ready."""

@@ -238,14 +238,14 @@ def open_model(
 
 
 def about_model(model: Model) -> dict[str, Any]:
-    """Return what a loaded model is and where its layers are, as plain data."""
+    """Return what a loaded model is and where its layers are, as fields of `ModelInfo`."""
     return {
         "model": str(model.path),
         "description": described(model.header),
         "vocabulary": model.vocabulary_id,
         "offloaded": model.gpu_layers > 0,
         "gpu_layers": model.gpu_layers,
-        "devices": [*model.gpus],
+        "devices": tuple(model.gpus),
         "workers": {device.address: layers for device, layers in model.remote},
     }
 

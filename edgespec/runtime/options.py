@@ -83,15 +83,6 @@ class AnswerOptions(TypedDict, total=False):
     logit_bias: tuple[tuple[int, float], ...] | Mapping[int, float]
 
 
-class DraftingOptions(TypedDict, total=False):
-    """Fields of `LoadSettings` that can change later."""
-
-    spec_type: str | None
-    pace: str | None
-    spec_draft_n_max: int | None
-    spec_tree: int | None
-
-
 def chat_request(messages: Messages | str, options: AnswerOptions, own: Mapping[str, Any]) -> Request:
     """Return the request for the next answer of a chat, or to a question. `own` are the model's own settings."""
     said = (Message("user", messages),) if isinstance(messages, str) else turns(messages)
@@ -140,10 +131,3 @@ def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType
         except ValueError as error:
             raise UsageError(str(error)) from error
     return Request(**what, **settings)
-
-
-def drafting_changes(options: DraftingOptions) -> dict[str, Any]:
-    """Return the keywords of `draft_with` that change a setting. Raises TypeError for unknown keywords."""
-    if unknown := options.keys() - DraftingOptions.__annotations__.keys():
-        raise TypeError(f"draft_with got an unexpected keyword argument {min(unknown)!r}")
-    return {name: value for name, value in options.items() if value is not None}

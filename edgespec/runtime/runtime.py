@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing, closing
+from contextlib import aclosing
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, Unpack
 
@@ -20,24 +21,23 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import DraftingOptions, Model, drafting_changes
+from edgespec.model.notes import Notes
+from edgespec.model.stream import Answer
 from edgespec.models.names.spec import own_settings
 from edgespec.runtime.answering import Answering, Compiled, Prepared, attempted
-from edgespec.runtime.asynchronous import AsyncAnswers
-from edgespec.runtime.backend import Backend
 from edgespec.runtime.fitting import about_model
 from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import (
     AnswerOptions,
-    DraftingOptions,
     Messages,
     asked,
     chat_request,
-    drafting_changes,
     request_of,
 )
 from edgespec.runtime.prompts import Prompts, called_tools, request_notes
-from edgespec.runtime.stream import Answer
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
 
@@ -50,7 +50,7 @@ P = ParamSpec("P")
 AsyncAnswer = AsyncGenerator[TokenEvent, None]
 
 
-class Runtime(Backend):
+class Runtime(Model):
     """A target model and its drafters, loaded in this process.
 
     `own_settings` are the model's own defaults of answers: a system prompt, and sampling settings.
@@ -61,22 +61,16 @@ class Runtime(Backend):
     def __init__(self, settings: LoadSettings, progress: Progress | None = None) -> None:
         check_load_settings(settings)
         self._progress = progress or (lambda what, done: None)
-        self.notes: list[str] = []
-        self._loaded = loaded = ModelSession(settings, self._progress, self.note)
+        self.notes = Notes()
+        self._loaded = loaded = ModelSession(settings, self._progress, self.notes.add)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self._note_request)
-        self.loop = Answering(loaded, self.prompts, self.note, self._progress)
+        self.loop = Answering(loaded, self.prompts, self.notes.add, self._progress)
         self.kept_states = KeptStates(loaded.engine)
         self.own_settings: Mapping[str, Any] = own_settings(settings.model)
-        self._async: AsyncAnswers | None = None
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
-        """Change drafters, draft length or tree width from the next answer on; None keeps a setting.
-
-        The keywords are fields of LoadSettings. Raises UsageError for a drafter that is not loaded, and for lengths or
-        trees beyond those it was loaded for.
-        """
         drafting = self._loaded.drafting
         wanted = drafting.changed(drafting_changes(changes))
         with self.loop.alone():
@@ -92,15 +86,10 @@ class Runtime(Backend):
         """The statistics of the answer that was started last; `Completion.stats` has those of any answer."""
         return self.loop.stats
 
-    def note(self, text: str) -> None:
-        """Add a message for the user."""
-        if text not in self.notes:
-            self.notes.append(text)
-
     def _note_request(self, text: str) -> None:
         """Add a message about a request, of which a server receives any number."""
         if len(self.notes) < MOST_NOTES:
-            self.note(text)
+            self.notes.add(text)
 
     def close(self) -> None:
         """End the current answers, and free models and caches; safe to call twice. Raises UsageError when called from
@@ -119,44 +108,42 @@ class Runtime(Backend):
     # --- answering ------------------------------------------------------------------------------------------------
 
     @property
-    def has_chat_template(self) -> bool:
-        return self._loaded.template.text is not None
-
-    def describe(self) -> dict[str, Any]:
-        """Return what is loaded, as plain data."""
-        return {
+    def info(self) -> ModelInfo:
+        loaded, context, guarantee, template = self._loaded, self.context, self._loaded.guarantee, self._loaded.template
+        return ModelInfo(
             **about_model(self.model),
-            "pooling": "",
-            "draft_model": self.draft_header and str(self.draft_header.path),
-            "ctx_size": self.context.n_ctx,
-            "sequences": self.context.sequences,
-            "threads": self.context.threads,
-            "threads_batch": self.context.threads_batch,
-            "drafters": [drafter.name for drafter in self.engine.speculator.drafters],
-            "pace": self.settings.pace,
-            "strict": self.settings.strict,
-            "fast": not self.settings.exact,
-            "exact": self.context.exact,
-            "rounding": self.rounding,
-            "width_class": self._loaded.guarantee.width_class,
-            "measured_depth": self._loaded.guarantee.classes and self._loaded.guarantee.classes.depth,
-            "made_exact_by": self._loaded.guarantee.way_out,
-            "opens_thinking": self._loaded.template.opens_thinking,
-            "keeps_answers": self._loaded.template.keeps_answers,
-            "adapters": self._loaded.adapters.describe(),
-            "drops_thinking": self._loaded.template.drops_thinking,
-            "projector": self._loaded.vision.path and str(self._loaded.vision.path),
-            "switches_thinking": bool(self.prompts.dialect(Request()).dialect.switch),
-        }
+            draft_model=str(self.draft_header.path) if self.draft_header else None,
+            projector=str(loaded.vision.path) if loaded.vision.path else None,
+            has_chat_template=template.text is not None,
+            ctx_size=context.n_ctx,
+            sequences=context.sequences,
+            threads=context.threads,
+            threads_batch=context.threads_batch,
+            drafters=tuple(drafter.name for drafter in self.engine.speculator.drafters),
+            adapters=loaded.adapters.describe(),
+            pace=self.settings.pace,
+            strict=self.settings.strict,
+            fast=not self.settings.exact,
+            exact=context.exact,
+            rounding=guarantee.rounding,
+            width_class=guarantee.width_class,
+            measured_depth=guarantee.classes.depth if guarantee.classes else None,
+            made_exact_by=guarantee.way_out,
+            opens_thinking=template.opens_thinking,
+            drops_thinking=template.drops_thinking,
+            keeps_answers=template.keeps_answers,
+            switches_thinking=bool(self.prompts.dialect(Request()).dialect.switch),
+        )
+
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        return attrgetter(name)(self)(*args, **keywords)
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
-        """Return why drafters are active or off for requests like this one; empty without an automatic draft length."""
         own = self._loaded.drafting.of(request)
         pace = self.engine.speculator.pace if own is None else own.pace
         return pace.verdicts(self._mode(request)) if isinstance(pace, MeasuredPolicy) else []
 
     def forget(self) -> None:
-        """Clear the KV caches, and what recycling learned from the answers of this process."""
         with self.loop.alone():
             self.engine.scheduler.forget()
             for drafter in self._draft_models():
@@ -167,19 +154,10 @@ class Runtime(Backend):
     def keep_state(
         self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
     ) -> int:
-        """Write the KV cache of a chat to a file, for `recall_state` in another process.
-
-        Nothing is written if reading the chat again is faster. Older files are removed until the folder has at most
-        `most_bytes`. Returns the number of bytes written, -1 if there was no time.
-        """
         with self.loop.alone():
             return self.kept_states.keep(self.prompts.tokens_of(messages, template), file, most_bytes, within_s)
 
     def recall_state(self, messages: Sequence[Message], file: Path, template: str = "") -> int:
-        """Load the KV cache of a chat from a file, if it is valid for this model, build and context.
-
-        Returns the number of tokens that need not be read now. The next answer does not change.
-        """
         with self.loop.alone():
             return self.kept_states.recall(self.prompts.tokens_of(messages, template), file)
 
@@ -209,19 +187,6 @@ class Runtime(Backend):
                     )
             finally:
                 self._loaded.watch(None)
-
-    @property
-    def rounding(self) -> float | None:
-        """The greatest difference in a logit between passes of different widths, if it was measured."""
-        return self._loaded.guarantee.rounding
-
-    def token_text(self, token: int) -> str:
-        """Return the text of a token; a part of a character is U+FFFD."""
-        return self.model.token_bytes(token, special=True).decode("utf-8", "replace")
-
-    def render(self, request: Request) -> str:
-        """Return the messages of a request as the chat template writes them. Raises UsageError."""
-        return self.prompts.render(request)
 
     def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
         """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`.
@@ -265,14 +230,10 @@ class Runtime(Backend):
             return Completion.of([event async for event in events])
 
     async def _asynchronous(self, request: Request) -> AsyncAnswer:
-        if self._async is None or self._async.event_loop is not asyncio.get_running_loop():
-            self._async = AsyncAnswers(self.loop)
         cancel = CancelFlag()
         try:
-            answer = await asyncio.to_thread(self.submit, request, cancel)  # is closed if nobody takes it
-            with closing(self._async.read(answer.stream)) as events:
-                async for _, event in events:
-                    yield event
+            async for event in await asyncio.to_thread(self.submit, request, cancel):
+                yield event
         finally:
             cancel.set()  # stops a long pass too
 
@@ -297,7 +258,7 @@ class Runtime(Backend):
             rows,
             model=self.model.path.name,
             token_bytes=lambda token: self.model.token_bytes(token, special=True),
-            chat=self.has_chat_template if chat is None else chat,
+            chat=self.info.has_chat_template if chat is None else chat,
             **{**self.own_settings, **options},
         )
 
@@ -337,7 +298,6 @@ class Runtime(Backend):
         return "rendering" if request.messages else None
 
     def check_settings(self, request: Request, cancel: CancelFlag | None = None) -> None:
-        """Raise UsageError if the model does not support the settings of a request, whichever prompt it has."""
         self._compiled(self.prompts.constrained(request), cancel)
 
     def _compiled(self, request: Request, cancel: CancelFlag | None) -> Compiled | None:
@@ -365,18 +325,6 @@ class Runtime(Backend):
         except UsageError as error:
             self._note_request(f"calls need not fit the schemas of their tools: {error}")
             return None
-
-    def count(self, messages: Sequence[Message], template: str = "") -> int:
-        """Return the number of prompt tokens of these messages, which may be more than the context holds."""
-        return len(self.prompts.tokens_of(messages, template))
-
-    def tokenize(self, request: Request) -> list[int]:
-        """Return the prompt of a request as ids. Raises UsageError."""
-        return self.prompts.ids(request)
-
-    def token_ids(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
-        """Return a text as ids. Raises UsageError."""
-        return self.prompts.token_ids(text, add_special=add_special, parse_special=parse_special)
 
     def _mode(self, request: Request) -> str:
         adapters, is_constrained = self._loaded.adapters.chosen(request.lora), request.constraint is not None

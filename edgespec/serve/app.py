@@ -23,12 +23,12 @@ from starlette.routing import Route
 from edgespec import plugins
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
+from edgespec.model.stream import Stream
 from edgespec.requests import known_fields
 from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.documents import has_documents
 from edgespec.requests.fields import Fields, object_of
 from edgespec.requests.known_fields import Known
-from edgespec.runtime.asynchronous import AsyncStream
 from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_call, message_call
 from edgespec.serve.chat import Call, Piece, Writer, line, pieces
@@ -73,10 +73,10 @@ class Server:
     documents: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     listing: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(1))
     vectors: Room = field(default_factory=Room)
-    running: dict[str, AsyncStream] = field(default_factory=dict)  # answers that are generated, by their ids
+    running: dict[str, Stream] = field(default_factory=dict)  # answers that are generated, by their ids
 
     @contextmanager
-    def known(self, id: str, events: AsyncStream) -> Iterator[None]:
+    def known(self, id: str, events: Stream) -> Iterator[None]:
         """Within this block, requests can refer to an answer by its id."""
         if not id:  # of a format without ids
             yield
@@ -94,7 +94,7 @@ class Server:
             return await in_thread(work, "reads documents", self.documents)
         return await in_thread(work, "reads a request", self.reading) if is_large else work()
 
-    async def pieces(self, request: Request, call: Call, events: AsyncStream) -> AsyncGenerator[Piece, None]:
+    async def pieces(self, request: Request, call: Call, events: Stream) -> AsyncGenerator[Piece, None]:
         """Yield the pieces of the answers to a call, and count them."""
         record: dict[str, Any] = request.scope["record"]
         async for piece in pieces(call, events):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -278,7 +278,7 @@ class BlockObject(Writer):
     def _last(self, end: End) -> Events: ...
 
 
-async def pieces(call: Call, events: AsyncIterator[tuple[int, TokenEvent]]) -> AsyncIterator[Piece]:
+async def pieces(call: Call, events: AsyncIterable[tuple[int, TokenEvent]]) -> AsyncIterator[Piece]:
     """Yield the pieces of the answers to a call. Each event has the index of its request."""
     readers = [_Reader(call, index) for index in range(len(call.requests))]
     async for index, event in events:

@@ -87,7 +87,7 @@ class VectorsObject(ABC):
     @property
     def n_values(self) -> int:
         """The number of values in the answer."""
-        return len(self.inputs.texts) * int(self._served.about["n_embd"])
+        return len(self.inputs.texts) * self._served.info.n_embd
 
     @abstractmethod
     def _read(self, fields: Fields) -> None:
@@ -110,7 +110,7 @@ class VectorsObject(ABC):
             raise BadInputError(why, self.prompt)
 
     def _dimensions(self, fields: Fields) -> int:
-        n_embd = int(self._served.about["n_embd"])
+        n_embd = self._served.info.n_embd
         return fields.integer("dimensions", n_embd, 1, n_embd)
 
 

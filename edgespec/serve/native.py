@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -114,13 +114,13 @@ def _model(place: Place) -> dict[str, Any]:
     made: dict[str, Any] = {"id": place.offer.name, "object": "model", "created": 0, "owned_by": "edgespec"}
     if served is None:
         return made | {"status": status}
-    about = served.about
+    info = served.info
     meta = {
-        "description": about["description"],
-        "n_ctx": served.n_ctx,
-        "draft_model": about["draft_model"] and Path(about["draft_model"]).name,
-        "drafters": about["drafters"],
-        "pooling": about["pooling"],
+        "description": info.description,
+        "n_ctx": info.ctx_size,
+        "draft_model": _file_name(info.draft_model),
+        "drafters": [*info.drafters],
+        "pooling": info.pooling,
     }
     return made | {"created": served.created, "status": status, "meta": meta}
 
@@ -138,21 +138,25 @@ def props(place: Place) -> dict[str, Any]:
     }
     if served is None:
         return made
-    about = {name: value for name, value in served.about.items() if name != "model"}
-    for file in ("draft_model", "projector"):
-        about[file] = about[file] and Path(about[file]).name
+    info = served.info
+    about = replace(info, draft_model=_file_name(info.draft_model), projector=_file_name(info.projector)).as_json()
+    del about["model"]
     about["reasoning"] = reasoning_of(served.templates.default)
     about["calls"] = calls_of(served.templates.of(has_tools=True))
-    about["texts_depend_on"] = _texts_depend_on(served.about["model"], served.settings)
+    about["texts_depend_on"] = _texts_depend_on(info.model, served.settings)
     return made | {
         "default_generation_settings": {"n_ctx": served.n_ctx, "params": params},
         "total_slots": served.n_slots,
-        "model_path": Path(served.about["model"]).name,
+        "model_path": Path(info.model).name,
         "chat_template": served.templates.default,
         **({"chat_template_tool_use": served.templates.tool_use} if served.templates.tool_use else {}),
-        "modalities": {"vision": bool(about["projector"]), "audio": False},
+        "modalities": {"vision": bool(info.projector), "audio": False},
         "edgespec": about,
     }
+
+
+def _file_name(path: str | None) -> str | None:
+    return path and Path(path).name
 
 
 def generation_settings(request: Request) -> dict[str, Any]:
@@ -178,7 +182,7 @@ async def slots(place: Place) -> list[dict[str, Any]]:
     served = place.living
     if served is None or not served.generates:
         return []
-    n_ctx, drafts = served.n_ctx, bool(served.about["drafters"])
+    n_ctx, drafts = served.n_ctx, bool(served.info.drafters)
     held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots(), STATE_S)
     return [slot | {"n_ctx": n_ctx, "speculative": drafts} for slot in held]
 

@@ -108,7 +108,7 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     if "logit_bias" in fields:
         fields.put("logit_bias", _with_ids(fields.take("logit_bias"), model))
     what = fields.request(model.defaults)
-    is_exact = model.settings.strict or model.about["exact"] or model.about["width_class"]
+    is_exact = model.settings.strict or model.info.exact or model.info.width_class
     if fields.flag("strict") and not is_exact:
         raise UnsupportedError("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
 from edgespec.gguf_file.adapters import parse_adapters
-from edgespec.runtime.asynchronous import AsyncStream
+from edgespec.model.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
 from edgespec.serve.served import Served
@@ -207,7 +207,7 @@ class Pool:
             self._watch_idle(place)
 
     @contextmanager
-    def submit(self, model: Served, requests: Sequence[Request | Inputs]) -> Iterator[AsyncStream]:
+    def submit(self, model: Served, requests: Sequence[Request | Inputs]) -> Iterator[Stream]:
         """Ask a model for answers, if its queue has room for them; they are cancelled at the end of this block.
 
         Raises ApiError, EdgespecError.
@@ -217,7 +217,7 @@ class Pool:
             raise busy(self.load[1])
         model.n_open += len(requests)
         try:
-            with closing(model.submit(requests)) as events:
+            with model.worker.submit_all(requests) as events:
                 yield events
         finally:
             model.n_open -= len(requests)

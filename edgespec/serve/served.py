@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy
 from dataclasses import replace
@@ -12,20 +12,18 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TypeVar
 
-from edgespec.cancel import CancelFlag
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.history import as_sent
 from edgespec.dialects.templates import dialect_with, mark_texts
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import read_header
-from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
 from edgespec.runtime.worker import NoReplyError, Worker
 from edgespec.serve.errors import ApiError, unavailable
 from edgespec.serve.threads import in_thread
-from edgespec.settings import Inputs, LoadSettings, Request
+from edgespec.settings import LoadSettings, Request
 
 REPLY_S = 60.0  # for a question with a long text
 STATE_S = 10.0  # for a question to the engine, which may have to finish a forward pass first
@@ -55,27 +53,26 @@ class Served:
         self.name, self.worker, self.defaults, self._note, self.system = name, worker, defaults, note, system
         self.seed = seed
         self.settings: LoadSettings = worker.settings
-        self.about = worker.describe()
+        self.info = worker.info
         self.created = int(time.time())
         self.n_open = 0
         self.notes_of_loading = [*worker.notes]
-        paths = {role: self.about[role] for role in ("model", "draft_model", "projector") if self.about[role]}
+        info = self.info
+        files = {"model": info.model, "draft_model": info.draft_model, "projector": info.projector}
+        paths: dict[str, str | Path] = {role: file for role, file in files.items() if file}
         paths |= {"chat_template": str(Path(file).expanduser())} if (file := self.settings.chat_template_file) else {}
         paths |= {f"adapter {each.name}": each.path for each in parse_adapters(self.settings.lora)}
         self.files = {role: file_facts(Path(path)) for role, path in paths.items()}  # as they were loaded
         # A vocabulary in this process: the worker may be busy.
         self.vocabulary = vocabulary = worker.open_vocabulary()
         self.token_bytes = partial(vocabulary.token_bytes, special=True)
-        header = read_header(self.about["model"])
+        header = read_header(info.model)
         self.templates = chat_templates(header, self.settings.chat_template, self.settings.chat_template_file)
         # Here and not later, since a hostile template takes seconds.
         both = (self.templates.of(has_tools=has_tools) for has_tools in (False, True))
         self._dialects = [dialect_with(vocabulary, template) for template in both]
-        self._answers: AsyncAnswers | None = None
         self._asking = asyncio.Semaphore(MOST_ASKING)
         self._prefix_cache: Mapping[str, int] = {}
-        self._is_closed = False
-        self._n_noted = 0
 
     def dialect(self, *, has_tools: bool) -> Dialect:
         """Return the dialect of answers to requests with or without tools."""
@@ -100,20 +97,20 @@ class Served:
 
     @property
     def n_ctx(self) -> int:
-        return int(self.about["ctx_size"])
+        return self.info.ctx_size
 
     @property
     def n_slots(self) -> int:
-        return int(self.about["sequences"])
+        return self.info.sequences
 
     def called(self, name: str) -> Served:
         """Return this model under the name in a request, after which there may be `:` and an adapter to use alone."""
         adapter = name.rpartition(":")[2]
-        if name == self.name or adapter not in self.about["adapters"]:
+        if name == self.name or adapter not in self.info.adapters:
             return self
         made = copy(self)
         made.name = f"{self.name}:{adapter}"
-        made.defaults = replace(self.defaults, lora=((adapter, self.about["adapters"][adapter] or 1.0),))
+        made.defaults = replace(self.defaults, lora=((adapter, self.info.adapters[adapter] or 1.0),))
         return made
 
     @property
@@ -123,12 +120,12 @@ class Served:
     @property
     def generates(self) -> bool:
         """False for a model that makes vectors or scores."""
-        return not self.about["pooling"]
+        return not self.info.pooling
 
     @property
     def ranks(self) -> bool:
         """True for a model that makes scores."""
-        return bool(self.about["pooling"] == "rank")
+        return self.info.pooling == "rank"
 
     def check_generates(self) -> None:
         """Raise ApiError if the model cannot answer."""
@@ -154,15 +151,6 @@ class Served:
         """True if the tokenizer adds tokens to a text, so that even an empty one has a vector."""
         return bool(self.vocabulary.tokenize("", add_special=True))
 
-    def submit(self, requests: Sequence[Request | Inputs]) -> AsyncStream:
-        """Ask for answers or vectors, and return their events; closing the stream ends them. Raises GenerationError."""
-        if self._is_closed:
-            raise _closed(self.name)
-        if self._answers is None:
-            self._answers = AsyncAnswers(self.worker.loop, partial(_closed, self.name))
-        flag = CancelFlag()
-        return self._answers.read(self.worker.submit_all(requests, flag), flag)
-
     async def ask(self, question: Callable[[Worker], Made], within_s: float = REPLY_S) -> Made:
         """Ask the worker, which may have to finish a forward pass first. Raises ApiError if it takes too long."""
         asked = partial(question, self.worker.within(within_s))
@@ -181,21 +169,14 @@ class Served:
 
     def show_notes(self) -> None:
         """Pass on new notes of the worker."""
-        notes = self.worker.notes
-        for note in notes[self._n_noted :]:
+        for note in self.worker.notes.take():
             self._note(note)
-        self._n_noted = len(notes)
 
     async def close(self) -> None:
         """End the answers and the worker."""
-        self._is_closed = True
         await in_thread(self.worker.close, f"closes {self.name}")
         self.vocabulary.close()
 
 
 def _unfit(message: str) -> ApiError:
     return ApiError(400, message, param="model", code="model_not_supported")
-
-
-def _closed(name: str) -> GenerationError:
-    return GenerationError(f"the worker process of {name} has ended", why="another one is started by the next request")

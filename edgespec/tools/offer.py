@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from edgespec.dialects.calls import CutCall, Format, Read, ToolCall, ToolParser
 from edgespec.dialects.dialect import HERMES
@@ -16,7 +16,8 @@ from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import read_header
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.model.model import Model
+from edgespec.settings import Message, Request
 from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream, without_thinking
 from edgespec.tools.results import ToolResult
 from edgespec.tools.toolbox import Toolbox
@@ -29,16 +30,6 @@ _PROBE = {
     "type": "function",
     "function": {"name": "probe", "description": "", "parameters": {"type": "object", "properties": {}}},
 }
-
-
-@runtime_checkable
-class ToolModel(Protocol):
-    """A model on this machine: a Runtime or a Worker."""
-
-    @property
-    def settings(self) -> LoadSettings: ...
-    def describe(self) -> dict[str, Any]: ...
-    def render(self, request: Request) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +48,9 @@ class Style:
     takes_calls: bool = True
 
 
-def style_of(model: ToolModel) -> Style | None:
-    """Return how a model calls tools; None if its chat template does not know tools."""
-    header, settings = read_header(model.describe()["model"]), model.settings
+def style_of(model: Model) -> Style | None:
+    """Return how a model of this machine calls tools; None if its chat template does not know tools."""
+    header, settings = read_header(model.info.model), model.settings
     template = chat_templates(header, settings.chat_template, settings.chat_template_file).of(has_tools=True)
     if "tools" not in template:
         return None

@@ -73,7 +73,7 @@ class Answers:
         self._self_written: list[str] = []
         self._header, self._end = user_header(llm.model), end_token(llm.model)
         n_held_out = max(FEWEST_HELD_OUT, self._budget // TOKENS_PER_HELD_OUT)
-        first = [(prompt, t) for prompt in held_out(chat=llm.has_chat_template)[:n_held_out] for t in TEMPERATURES]
+        first = [(prompt, t) for prompt in held_out(chat=llm.info.has_chat_template)[:n_held_out] for t in TEMPERATURES]
         first += [(prompt, random.Random(n).choice(TEMPERATURES)) for n, prompt in enumerate(own)]
         asked = {(row.text, row.temperature) for row in rows}
         self._first = [(prompt, t) for prompt, t in first if (prompt.text, t) not in asked]
@@ -126,8 +126,8 @@ class Answers:
         """The prompt with its request, unless the chat template refuses it or it leaves no room for an answer."""
         self._number += 1
         request = Request(
-            prompt="" if self._llm.has_chat_template else prompt.text,
-            messages=(Message("user", prompt.text),) if self._llm.has_chat_template else (),
+            prompt="" if self._llm.info.has_chat_template else prompt.text,
+            messages=(Message("user", prompt.text),) if self._llm.info.has_chat_template else (),
             max_tokens=MAX_TOKENS,
             sampling=SamplingSettings(temperature=temperature),
             seed=self._number,

@@ -72,7 +72,7 @@ def main() -> int:
                 plain[str(beside)] = answers(llm, requests(llm, args)), played(llm, args)
         with edgespec.load(args.model, **common | {"spec_type": args.spec_type} | how) as llm:
             found = answers(llm, requests(llm, args)), played(llm, args)
-            exact = llm.rounding in (0.0, None) and llm.context.exact
+            exact = llm.info.rounding in (0.0, None) and llm.context.exact
         counts = []
         for these, those in zip(found, plain[str(beside)], strict=True):
             equal = sum(one == other for one, other in zip(these, those, strict=True))
@@ -112,7 +112,7 @@ def requests(llm: Runtime, args: argparse.Namespace, lengths: Sequence[int] = LE
 
 def asking(llm: Runtime, said: str, **how: Any) -> Request:
     """Return a request for an answer to this message, or for its continuation without a chat template."""
-    return Request(messages=(Message("user", said),), **how) if llm.has_chat_template else Request(said, **how)
+    return Request(messages=(Message("user", said),), **how) if llm.info.has_chat_template else Request(said, **how)
 
 
 def answers(llm: Runtime, asked: list[Request]) -> list[list[int]]:

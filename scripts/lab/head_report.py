@@ -25,6 +25,7 @@ import edgespec
 from edgespec.bench.costs import CostCurve
 from edgespec.errors import EdgespecError
 from edgespec.llama.library import gpus
+from edgespec.model.info import ModelInfo
 from edgespec.text.figures import counted, size_of
 
 SUPPORT = Path(__file__).parents[2] / "tests/support"
@@ -114,7 +115,7 @@ def checked(pair: Pair, program: str | None) -> Checked:
                     plain[str(beside)] = answers(llm, requests(llm, args, LENGTHS))
             with edgespec.load(str(pair.target), **common | drafting | how) as llm:
                 texts = answers(llm, requests(llm, args, LENGTHS))
-                about = llm.describe()
+                about = llm.info
             equal = sum(one == other for one, other in zip(texts, plain[str(beside)], strict=True))
             found.texts[mode] = equal, len(texts)
         found.exact = described(about)
@@ -130,11 +131,11 @@ def kind_of(pair: Pair) -> str:
     return "dflash" if pair.kind == "dflash2" else pair.kind
 
 
-def described(about: dict[str, Any]) -> str:
+def described(info: ModelInfo) -> str:
     """Return how exact passes are, from what a loaded model says about itself."""
-    if about["width_class"]:
-        return "passes of {} to {} tokens".format(*about["width_class"])
-    return "all widths" if about["exact"] else f"no: {about['rounding']:.1g} apart" if about["rounding"] else "unknown"
+    if info.width_class:
+        return "passes of {} to {} tokens".format(*info.width_class)
+    return "all widths" if info.exact else f"no: {info.rounding:.1g} apart" if info.rounding else "unknown"
 
 
 def compared(pair: Pair, program: str, settings: dict[str, Any]) -> Agreement | None:

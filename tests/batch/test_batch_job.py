@@ -90,7 +90,7 @@ def test_log_probabilities_come_when_they_are_asked_for() -> None:
 
 
 def test_samples_of_a_prompt_are_choices_of_one_result() -> None:
-    engine = FakeStream(room=2)
+    engine = FakeStream(2)
     (result,) = results(engine, [row("a", seed=5, n=3)])
     assert [(choice["index"], choice["content"]) for choice in result["choices"]] == [
         (0, "go 5 0."),
@@ -115,7 +115,7 @@ def test_what_is_wrong_with_a_row_is_its_result_and_the_others_are_answered() ->
 
 
 def test_a_prompt_that_is_refused_is_asked_for_one_sample_only() -> None:
-    engine = FakeStream(room=1)
+    engine = FakeStream(1)
     (result,) = results(engine, [row("a", "too long", n=50)])
     assert result["error"]["message"] == "the prompt is too long"
     assert len(engine.requests) < 5
@@ -138,7 +138,7 @@ def test_rows_are_taken_as_there_is_room() -> None:
         for taken in count(1):
             yield row(taken)
 
-    engine = FakeStream(room=4, ahead=2)
+    engine = FakeStream(4, ahead=2)
     running = job(engine, endless()).run()
     assert len(list(islice(running, 10))) == 10
     running.close()
@@ -155,7 +155,7 @@ def test_no_more_than_so_many_results_wait_for_an_earlier_row() -> None:
         for n_taken in range(2000):
             yield row(n_taken, max_tokens=1)
 
-    engine = FakeStream(room=3, ahead=2)
+    engine = FakeStream(3, ahead=2)
     running = job(engine, rows(), ordered=True).run()
     assert next(running).row["id"] == "slow"
     assert n_taken <= MOST_WAITING + 5
@@ -201,7 +201,7 @@ class Reopened:
 
 
 def test_a_row_that_kills_the_engine_fails_and_takes_no_other_with_it() -> None:
-    engine = FakeStream(room=4, ahead=3)
+    engine = FakeStream(4, ahead=3)
     reopened = Reopened(engine)
     rows = [*(row(number) for number in range(10)), row("bad", "kills"), *(row(number) for number in range(10, 20))]
     found = results(engine, rows, reopen=reopened)
@@ -221,7 +221,7 @@ def test_a_row_is_asked_once_more_after_a_death() -> None:
 
 
 def test_samples_of_a_row_are_all_asked_again_after_a_death() -> None:
-    engine = FakeStream(room=2, deaths=2)
+    engine = FakeStream(2, deaths=2)
     found = results(engine, [row("a", n=3, max_tokens=9), row("bad", "kills")], reopen=Reopened(engine))
     whole = next(each for each in found if each["id"] == "a")
     assert [len(choice["content"]) for choice in whole["choices"]] == [len("go 99715415805741 0") + 8] * 3
@@ -229,13 +229,13 @@ def test_samples_of_a_row_are_all_asked_again_after_a_death() -> None:
 
 
 def test_order_is_kept_across_deaths() -> None:
-    engine = FakeStream(room=3, ahead=2)
+    engine = FakeStream(3, ahead=2)
     rows = [row(0, "kills"), *(row(number) for number in range(1, 9)), row(9, "kills"), row(10)]
     assert ids(results(engine, rows, ordered=True, reopen=Reopened(engine))) == list(range(11))
 
 
 def test_an_engine_that_dies_again_and_again_is_given_up() -> None:
-    engine = FakeStream(room=8)
+    engine = FakeStream(8)
     reopened = Reopened(engine)
     running = job(engine, [row(number, "kills") for number in range(20)], reopen=reopened).run()
     with pytest.raises(GenerationError, match=r"12 times without an answer in between: llama\.cpp crashed"):
@@ -245,13 +245,13 @@ def test_an_engine_that_dies_again_and_again_is_given_up() -> None:
 
 def test_some_neighbours_that_kill_the_engine_do_not_stop_the_others() -> None:
     rows = [row(number, "kills" if 5 <= number <= 10 else "go") for number in range(40)]
-    found = results(FakeStream(room=8, ahead=8), rows, reopen=Reopened(FakeStream(room=8, ahead=8)))
+    found = results(FakeStream(8, ahead=8), rows, reopen=Reopened(FakeStream(8, ahead=8)))
     assert sorted(each["id"] for each in found if "error" in each) == [5, 6, 7, 8, 9, 10]
     assert len(found) == 40
 
 
 def test_deaths_with_answers_in_between_are_not_counted_together() -> None:
-    engine = FakeStream(room=1)
+    engine = FakeStream(1)
     rows = [row(number, "kills" if number % 2 else "go") for number in range(20)]
     found = results(engine, rows, reopen=Reopened(engine))
     assert sum("error" in each for each in found) == 10
@@ -266,7 +266,7 @@ def test_without_another_engine_the_error_is_the_callers() -> None:
 
 
 def test_cancelled_rows_have_no_result_and_no_further_ones_are_taken() -> None:
-    cancel, engine = CancelFlag(), FakeStream(room=2)
+    cancel, engine = CancelFlag(), FakeStream(2)
     running = job(engine, [row(number, max_tokens=2 + 50 * (number > 2)) for number in range(50)], cancel).run()
     first = next(running)
     cancel.set()
@@ -275,7 +275,7 @@ def test_cancelled_rows_have_no_result_and_no_further_ones_are_taken() -> None:
 
 
 def test_a_death_while_it_is_cancelled_opens_no_other_engine() -> None:
-    cancel, engine = CancelFlag(), FakeStream(room=2)
+    cancel, engine = CancelFlag(), FakeStream(2)
 
     def heard(event: object) -> None:
         cancel.set()
@@ -306,9 +306,9 @@ def test_every_row_has_one_result_and_it_does_not_depend_on_who_else_is_answered
 ) -> None:
     assume(sum(prompt == "kills" for prompt, *_ in prompts) < 3)  # with more it is given up
     rows = [row(number, prompt, max_tokens=length, n=n) for number, (prompt, length, n) in enumerate(prompts)]
-    alone = {each["id"]: each for each in results(FakeStream(room=1), rows, reopen=Reopened(FakeStream(room=1)))}
+    alone = {each["id"]: each for each in results(FakeStream(1), rows, reopen=Reopened(FakeStream(1)))}
     chance.shuffle(rows)
-    engine = FakeStream(room=room, ahead=ahead)
+    engine = FakeStream(room, ahead=ahead)
     found = results(engine, rows, ordered=ordered, reopen=Reopened(engine))
     assert {each["id"]: each for each in found} == alone
     assert len(found) == len(rows)

@@ -27,6 +27,7 @@ from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store, new_id
 from edgespec.history.data import FULL
+from edgespec.model.info import ModelInfo
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import WorkerDiedError
@@ -338,7 +339,7 @@ def test_ids_are_not_sent_for_an_answer_cut_at_a_stop_text(runtime: Runtime, sto
 
 
 @pytest.mark.parametrize(
-    ("about", "answer", "is_sent_as_ids"),
+    ("facts", "answer", "is_sent_as_ids"),
     [
         ({}, "yes", True),
         ({"drops_thinking": False}, "<think>\nhm</think> yes", True),
@@ -350,15 +351,17 @@ def test_ids_are_not_sent_for_an_answer_cut_at_a_stop_text(runtime: Runtime, sto
     ],
 )
 def test_ids_are_sent_only_where_the_template_writes_the_same(
-    about: dict[str, Any], answer: str, is_sent_as_ids: bool, store: Store
+    facts: dict[str, Any], answer: str, is_sent_as_ids: bool, store: Store
 ) -> None:
     class Model(FakeEngine):
-        def describe(self) -> dict[str, Any]:
-            return super().describe() | {"drops_thinking": False} | about
+        @property
+        def info(self) -> ModelInfo:
+            return replace(super().info, **{"drops_thinking": False} | facts)
 
+    regex = str(facts.pop("regex", ""))
     engine = Model(answer)
     session = talking_to(engine, store)
-    session.settings = replace(session.settings, regex=str(about.get("regex", "")))
+    session.settings = replace(session.settings, regex=regex)
     said(session.ask("really?"))
     said(session.ask("sure?"))
     assert bool(engine.requests[-1].messages[1].tokens) == is_sent_as_ids
@@ -713,6 +716,6 @@ def test_a_schema_whose_file_is_gone_is_an_error_and_the_chat_can_be_used(store:
 def test_what_drafts_now_is_what_was_set(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store)
     session.change({"pace": "off"})
-    assert session.about["pace"] == "off"
+    assert session.model.info.pace == "off"
     session.change({"pace": "default"})
-    assert session.about["pace"] == "auto"
+    assert session.model.info.pace == "auto"

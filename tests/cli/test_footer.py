@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,18 +12,9 @@ from edgespec.core.draft import Draft
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
+from edgespec.model.info import ModelInfo
 
-ABOUT: dict[str, Any] = {
-    "drafters": ["suffix", "draft"],
-    "pace": "auto",
-    "rounding": 0.02,
-    "strict": False,
-    "fast": False,
-    "exact": True,
-    "width_class": None,
-    "measured_depth": None,
-    "made_exact_by": "--strict",
-}
+INFO = ModelInfo("demo", drafters=("suffix", "draft"), rounding=0.02, made_exact_by="--strict")
 
 
 def verdict(drafter: str, *, rests: bool) -> PolicyVerdict:
@@ -44,8 +36,8 @@ def stats(cost: float | None = 6.0) -> Stats:
     return made
 
 
-def lines(made: Stats, verdicts: list[PolicyVerdict] = PACE, verify: VerifyRule = "coupled", **about: Any) -> list[str]:
-    return footer(made, ABOUT | about, details=True, verify=verify, pace=verdicts)
+def lines(made: Stats, verdicts: list[PolicyVerdict] = PACE, verify: VerifyRule = "coupled", **facts: Any) -> list[str]:
+    return footer(made, replace(INFO, **facts), details=True, verify=verify, pace=verdicts)
 
 
 def test_three_lines_say_how_fast_what_drafting_earned_and_why() -> None:
@@ -72,7 +64,7 @@ def test_statistics_print_as_one_line() -> None:
 
 
 def test_a_terminal_gets_one_line_unasked() -> None:
-    short = footer(stats(), ABOUT, details=False, verify="coupled", pace=PACE)
+    short = footer(stats(), INFO, details=False, verify="coupled", pace=PACE)
     drafted = "67 % of drafts accepted · 1.5x faster with drafts"
     assert short == [f"20 tok/s · 40 tokens · {drafted}"]
 
@@ -81,7 +73,7 @@ def test_a_terminal_gets_one_line_unasked() -> None:
 def test_a_loop_is_reported_and_no_speed_up(details: bool) -> None:
     looping = stats()
     looping.repeated_tokens = 1200
-    said = "\n".join(footer(looping, ABOUT, details=details, verify="coupled", pace=PACE))
+    said = "\n".join(footer(looping, INFO, details=details, verify="coupled", pace=PACE))
     assert "67 %" in said and " · the answer repeats itself (1200 tokens)" in said
     assert "faster" not in said and "speed-up" not in said
 
@@ -96,12 +88,12 @@ def test_the_speed_up_is_reported_where_it_is_known() -> None:
 def test_without_drafts_it_is_plain_decoding() -> None:
     made = Stats(generated_tokens=5, rounds=5, generation_s=1.0)
     assert lines(made, [])[1:] == ["speculative decoding: no token was drafted", "plain decoding"]
-    assert lines(made, [], drafters=[])[1].startswith("speculative decoding: off; ")
+    assert lines(made, [], drafters=())[1].startswith("speculative decoding: off; ")
     assert lines(made, [], pace="fixed:3")[2] == "draft length fixed:3 · plain decoding"
 
 
 @pytest.mark.parametrize(
-    ("verify", "about", "said"),
+    ("verify", "facts", "said"),
     [
         ("coupled", {"rounding": 0.0}, "output identical with and without speculation on this machine"),
         (
@@ -115,14 +107,14 @@ def test_without_drafts_it_is_plain_decoding() -> None:
         ("coupled", {"made_exact_by": ""}, "same text as plain decoding up to rounding"),
     ],
 )
-def test_what_is_said_about_exactness_is_what_is_known(verify: VerifyRule, about: dict[str, Any], said: str) -> None:
-    assert said in exactness(stats(), ABOUT | about, verify)
+def test_what_is_said_about_exactness_is_what_is_known(verify: VerifyRule, facts: dict[str, Any], said: str) -> None:
+    assert said in exactness(stats(), replace(INFO, **facts), verify)
 
 
 def test_no_way_to_exactness_is_named_where_there_is_none() -> None:
     """The state of a recurrent model cannot be rolled back, so nothing can be measured."""
     assert (
-        exactness(stats(), ABOUT | {"rounding": None, "made_exact_by": ""}, "coupled")
+        exactness(stats(), replace(INFO, rounding=None, made_exact_by=""), "coupled")
         == "same text as plain decoding up to rounding"
     )
 

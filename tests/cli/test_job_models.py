@@ -11,6 +11,7 @@ from edgespec.cli.setup import job_models
 from edgespec.cli.setup.job_models import ReopenedModel
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError
+from edgespec.model.notes import Notes
 from edgespec.settings import LoadSettings, Request
 
 AWAY = GenerationError("cannot reach the worker a:1", why="Connection refused")
@@ -18,7 +19,7 @@ AWAY = GenerationError("cannot reach the worker a:1", why="Connection refused")
 
 class FakeWorker:
     n_refusals = 0
-    notes: tuple[str, ...] = ()
+    notes = Notes()
 
     def __init__(self, *_: Any) -> None:
         if FakeWorker.n_refusals:

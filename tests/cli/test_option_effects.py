@@ -29,6 +29,7 @@ from edgespec.cli.commands import edgespec
 from edgespec.cli.options.command import Command
 from edgespec.core.sampling import SamplingSettings
 from edgespec.llama.devices import listing
+from edgespec.model.info import ModelInfo
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.training.job import Settings as TrainingSettings
@@ -73,7 +74,7 @@ OPTIONS = {
 class Loaded:
     """A model that is asked only whether a request is possible."""
 
-    has_chat_template = True
+    info = ModelInfo("demo")
 
     def __init__(self, settings: LoadSettings, *args: Any) -> None:
         self.settings = settings

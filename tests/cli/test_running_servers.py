@@ -19,7 +19,7 @@ from edgespec.cli.setup.running_servers import Loaded, build, private_folder, se
 from edgespec.cli.setup.server_file import Presence
 from edgespec.errors import UsageError
 from edgespec.files.paths import file_facts
-from edgespec.gguf_file.chat_templates import ChatTemplates
+from edgespec.model.info import ModelInfo
 from edgespec.models.names.source import NAMES
 from edgespec.serve.pool import Offer, Place
 from edgespec.settings import LoadSettings, Request
@@ -36,7 +36,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def place(settings: LoadSettings, idle_s: float | None = None) -> Any:
     """Return a loaded model of a pool."""
-    served = Mock(about={"exact": True}, notes_of_loading=["a note"], templates=ChatTemplates("{{ x }}"))
+    served = Mock(info=ModelInfo("demo"), notes_of_loading=["a note"])
     served.files = {"model": file_facts(TARGET), "draft_model": file_facts(DRAFT)}
     return Place(Offer("demo", settings, Request(), idle_s), served)
 
@@ -169,7 +169,9 @@ PLAIN = LoadSettings("demo")
 
 
 def loaded(settings: LoadSettings) -> Loaded:
-    return Loaded("demo", settings, {}, [], "", {"model": file_facts(TARGET), "draft_model": file_facts(DRAFT)})
+    return Loaded(
+        "demo", settings, ModelInfo("demo"), [], {"model": file_facts(TARGET), "draft_model": file_facts(DRAFT)}
+    )
 
 
 @pytest.mark.parametrize(

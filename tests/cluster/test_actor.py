@@ -15,7 +15,7 @@ from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
 from edgespec.models.text_facts import text_facts
-from edgespec.remote.fleet import LostError
+from edgespec.remote.connection import LostError
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Request
 
@@ -35,8 +35,8 @@ def test_answers_are_those_of_a_worker_and_survive_its_death() -> None:
     async def asked() -> None:
         actor, before = Actor(DEMO), set(psutil.Process().children())
         try:
-            depend_on, n_slots = (await actor.introduce()).result()
-            assert (depend_on, n_slots) == (text_facts(check_model(resolve("demo").path), DEMO), 2)
+            depend_on, info = (await actor.introduce()).result()
+            assert (depend_on, info.sequences) == (text_facts(check_model(resolve("demo").path), DEMO), 2)
             told = await asyncio.gather(*map(actor.answer, ASKED))
             assert [plain(each.result()) for each in told] == wanted
             with pytest.raises(UsageError):

@@ -20,7 +20,9 @@ from edgespec.cluster.nodes import Nodes
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.remote.fleet import Fleet, LostError
+from edgespec.model.info import ModelInfo
+from edgespec.remote.connection import LostError
+from edgespec.remote.fleet import Fleet
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 
@@ -71,7 +73,7 @@ class FakeActor:
     def do_introduce(self) -> Told:
         if not self._node.is_alive or self.is_killed:
             raise RuntimeError("The actor died\nits node has died")
-        return Told((self._node.depend_on, 2), notes=("slow disk",))
+        return Told((self._node.depend_on, ModelInfo("tiny", sequences=2)), notes=("slow disk",))
 
     def do_answer(self, request: Request) -> Told:
         self._node.n_answers += 1

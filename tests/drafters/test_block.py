@@ -132,7 +132,7 @@ def test_a_context_that_is_nearly_full_gets_shorter_drafts(bigram: Path, knowing
         answers = [[event.id for event in each.generate("def", ignore_eos=True)] for each in (plain, llm)]
     assert answers[0] == answers[1]
     assert len(answers[0]) > 50
-    assert llm.notes == ["the context of 64 tokens is full"]
+    assert [*llm.notes] == ["the context of 64 tokens is full"]
 
 
 def test_it_drafts_only_the_tokens_that_it_knows(tmp_path: Path, bigram: Path) -> None:

@@ -30,7 +30,7 @@ def answer(path: Path, temperature: float, **more: Any) -> tuple[list[int], floa
     settings: dict[str, Any] = {"spec_type": "draft", "pace": "fixed:3", "threads": 1, "flash_attention": "off"} | more
     with edgespec.load("demo", draft_model=str(path), **settings) as llm:
         ids = [event.id for event in llm.generate("import os\n", temperature=temperature, **SETTINGS)]
-        return ids, llm.stats.acceptance_rate, llm.notes
+        return ids, llm.stats.acceptance_rate, [*llm.notes]
 
 
 @pytest.mark.long

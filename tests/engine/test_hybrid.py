@@ -96,9 +96,9 @@ def test_all_that_are_possible_guess_if_one_says_so() -> None:
     assert LoadSettings("demo", spec_type="auto", corpus="x").drafters == (*cheap, "corpus", *weighty)
     assert LoadSettings("demo", spec_type="draft,lookup").drafters == ("lookup", "draft")
     with edgespec.load("demo", spec_type="auto", threads=1) as llm:
-        assert llm.describe()["drafters"] == ["grammar", "suffix", "recycling", "draft"]
+        assert llm.info.drafters == ("grammar", "suffix", "recycling", "draft")
     with edgespec.load("demo:draft", spec_type="auto", threads=1) as llm:
-        assert llm.describe()["drafters"] == ["grammar", "suffix", "recycling"] and not llm.notes
+        assert llm.info.drafters == ("grammar", "suffix", "recycling") and not llm.notes
 
 
 @pytest.mark.long(but=2)

@@ -56,7 +56,7 @@ def test_what_was_learnt_is_where_the_next_start_begins(fresh: Path) -> None:
     with edgespec.load("demo", spec_type="draft", threads=1) as llm:
         assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
         assert llm.engine.speculator.pace.state() == learnt
-        assert llm.notes == []
+        assert [*llm.notes] == []
 
 
 def test_another_number_of_threads_is_another_machine(fresh: Path) -> None:

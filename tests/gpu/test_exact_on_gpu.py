@@ -29,22 +29,22 @@ def test_strict_texts_do_not_depend_on_drafts(home: Path) -> None:
     """At any cost, so also on software devices, whose wider passes cost more."""
     strict = ON_GPU | {"strict": True}
     with edgespec.load("demo", spec_type="none", **strict) as llm:
-        classes = llm.describe()["width_class"]
+        classes = llm.info.width_class
         if classes is None:
             pytest.skip("no widths of passes round alike on this device")
         expected = texts(llm)
     for pace in ("fixed:1", "fixed:3", "fixed:7", "auto"):
         with edgespec.load("demo", spec_type="draft", pace=pace, **strict) as llm:
             assert texts(llm) == expected, pace
-            assert llm.describe()["width_class"] == classes
-            assert llm.rounding == 0.0
+            assert llm.info.width_class == classes
+            assert llm.info.rounding == 0.0
             assert pace == "auto" or llm.stats.proposed > 0
 
 
 def test_what_is_said_by_default_is_what_was_measured(home: Path) -> None:
     with edgespec.load("demo", **ON_GPU) as llm:
-        about, is_warned = llm.describe(), any("the same seed may give another text" in note for note in llm.notes)
-    assert about["offloaded"] and not about["exact"]
-    assert (about["width_class"] is None) == is_warned == (about["rounding"] != 0.0)
+        info, is_warned = llm.info, any("the same seed may give another text" in note for note in llm.notes)
+    assert info.offloaded and not info.exact
+    assert (info.width_class is None) == is_warned == (info.rounding != 0.0)
     with edgespec.load("demo", **ON_GPU, exact=False) as llm:
-        assert llm.describe()["width_class"] is None and llm.rounding is None
+        assert llm.info.width_class is None and llm.info.rounding is None

@@ -38,7 +38,7 @@ IN_AN_ANSWER = 300  # submitted batches of work: more than loading takes, fewer 
 def tried(home: Path) -> None:
     """Load the models once without faults, so that no trial load meets them."""
     with Worker(ON_GPU) as worker:
-        assert worker.describe()["offloaded"]
+        assert worker.info.offloaded
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from edgespec.llama.device_lost import GPU_HINT
+from edgespec.model.info import ModelInfo
 from edgespec.runtime.worker.death import explained, remedies
 from edgespec.settings import LoadSettings
 
@@ -54,5 +55,5 @@ def test_the_parent_of_a_worker_gets_the_same_reason() -> None:
 
 def test_less_helps_first_where_the_memory_of_the_gpu_ran_out() -> None:
     error = explained(1, ["edgespec: the GPU failed: CUDA error: out of memory"])
-    first, *_, last = remedies(LoadSettings("demo", gpu_layers=8), {"offloaded": 8}, error=error)
+    first, *_, last = remedies(LoadSettings("demo", gpu_layers=8), ModelInfo("", offloaded=True), error=error)
     assert first.label == "Put 4 layers on the GPU" and last.label == "Load again"

@@ -221,7 +221,7 @@ def test_a_model_with_such_a_template_still_continues_plain_prompts(
                 f"  {OTHERS}"
             )
         assert len(list(llm.generate("hello", max_tokens=2))) == 3
-        assert llm.describe()["opens_thinking"] is False
+        assert llm.info.opens_thinking is False
 
 
 def test_the_limits_leave_room_for_real_conversations() -> None:

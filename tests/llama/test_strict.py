@@ -228,7 +228,7 @@ def test_strict_can_fill_the_context_and_excludes_rules_that_write_another_text(
 @pytest.mark.long
 def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
     with edgespec.load("demo", spec_type="draft", pace="fixed:64", spec_tree=16, threads=1) as llm:
-        assert llm.rounding is not None
+        assert llm.info.rounding is not None
         assert len(list(llm.generate(PROMPTS[0], max_tokens=80, ignore_eos=True))) == 81
     texts = []
     for spec_type in ("none", "draft"):

@@ -265,7 +265,7 @@ def test_a_gpu_that_lacks_memory_for_what_is_requested_is_named(monkeypatch: pyt
 def test_a_gpu_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
     with edgespec.load("demo", threads=1, gpu_layers="all") as llm:
-        assert llm.describe()["gpu_layers"] == 0
+        assert llm.info.gpu_layers == 0
         assert llm.notes.count("this build of llama.cpp has no usable GPU: all layers stay on the CPU") == 1
     with edgespec.load("demo", threads=1) as llm:
         assert not any("GPU" in note for note in llm.notes)

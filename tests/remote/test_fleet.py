@@ -18,8 +18,9 @@ from edgespec.batch.results import Results
 from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
 from edgespec.remote import fleet as module
-from edgespec.remote.engine import RemoteEngine, token_bytes
-from edgespec.remote.fleet import Fleet, LostError
+from edgespec.remote.connection import LostError
+from edgespec.remote.fleet import Fleet
+from edgespec.remote.model import RemoteModel, token_bytes
 from edgespec.requests.openai import TokenBytes
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings, Request
@@ -30,12 +31,12 @@ pytestmark = pytest.mark.cli
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.remote.engine.PROBE_S", 0.02)
+    monkeypatch.setattr("edgespec.remote.model.PROBE_S", 0.02)
 
 
 @contextmanager
 def fleet(*servers: StandIn, room: int = 0) -> Iterator[Fleet]:
-    with Fleet([RemoteEngine(server.url) for server in servers], room) as found:
+    with Fleet([RemoteModel(server.url) for server in servers], room) as found:
         yield found
 
 
@@ -96,7 +97,7 @@ def test_rows_are_those_of_this_machine() -> None:
         pieces = {id: first.token_bytes([id])[0] for id in range(8000)}
         here = results(first, rows, token_bytes=pieces.__getitem__, ordered=True)
         with serving(first) as one, serving(second) as two:
-            engines = [RemoteEngine(one.url), RemoteEngine(two.url)]
+            engines = [RemoteModel(one.url), RemoteModel(two.url)]
             with Fleet(engines) as servers:
                 there = results(servers, rows, token_bytes=partial(token_bytes, engines), ordered=True)
         answered = [sum(record["path"].endswith("completions") for record in each.records) for each in (one, two)]
@@ -115,7 +116,7 @@ def test_a_server_that_is_lost_gives_its_rows_to_the_others(monkeypatch: pytest.
             servers[0].is_gone = True
 
         assert contents(results(engine, each=bury)) == ALL
-        assert engine.notes == [f"{servers[0].url} is lost; its rows go to the others"]
+        assert [*engine.notes] == [f"{servers[0].url} is lost; its rows go to the others"]
 
 
 def test_a_server_that_was_lost_for_a_moment_gets_its_rows_again() -> None:
@@ -124,7 +125,7 @@ def test_a_server_that_was_lost_for_a_moment_gets_its_rows_again() -> None:
         rows = results(engine)
         assert contents(rows) == ALL
         assert all(row["tokens"] == len(row["content"].split(" ")) for row in rows)  # as its figures say
-        assert engine.notes == []
+        assert [*engine.notes] == []
 
 
 def test_when_every_server_is_lost_the_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +183,7 @@ def test_a_cancelled_job_ends() -> None:
 
 
 def test_servers_must_have_the_same_model() -> None:
-    with stand_ins(2) as servers, RemoteEngine(servers[0].url) as one, RemoteEngine(servers[1].url) as two:
+    with stand_ins(2) as servers, RemoteModel(servers[0].url) as one, RemoteModel(servers[1].url) as two:
         two.texts_depend_on = {"model digest": "abc", "model": "target.gguf"}
         with pytest.raises(UsageError, match=r"would not give the same texts: model: 'other' and 'target.gguf'"):
             Fleet([one, two])

@@ -11,9 +11,13 @@ import pytest
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.model.info import ModelInfo
+from edgespec.model.notes import Notes
 from edgespec.remote import fleet as module
-from edgespec.remote.fleet import Arrived, Fleet, LostError
-from edgespec.settings import Request
+from edgespec.remote.connection import LostError
+from edgespec.remote.fleet import Fleet
+from edgespec.remote.model import Arrived
+from edgespec.settings import LoadSettings, Request
 
 Put = Callable[[Arrived], None]
 
@@ -27,7 +31,8 @@ class Fake:
     """A member that answers each prompt with itself, or does what `react` says: True if that was something else."""
 
     def __init__(self, name: str, react: Callable[[Fake, str, Put], bool] = lambda fake, prompt, put: False) -> None:
-        self.name, self.n_slots, self.texts_depend_on = name, 2, dict[str, Any]()
+        self.name, self.settings, self.texts_depend_on = name, LoadSettings(name), dict[str, Any]()
+        self.info = ModelInfo(name, sequences=2)
         self.is_gone, self.is_closed = False, False
         self.asked: list[str] = []
         self._react = react
@@ -56,7 +61,7 @@ class Coming:
     """Members that join when it is asked for the nth time."""
 
     def __init__(self, when: dict[int, Fake]) -> None:
-        self.notes: list[str] = []
+        self.notes = Notes()
         self._when, self._n_asked = when, 0
 
     def are_expected(self, alone_s: float) -> bool:
@@ -114,7 +119,7 @@ def test_one_that_is_gone_is_named_and_its_rows_go_to_who_comes() -> None:
     first, late = Fake("first", leave), Fake("late")
     with Fleet([first], kind="node", recruits=Coming({30: late})) as fleet:
         assert answers(fleet, PROMPTS) == ALL
-        assert fleet.notes == ["first is lost (it has left)"]
+        assert [*fleet.notes] == ["first is lost (it has left)"]
     assert first.is_closed
     assert "row 7" in late.asked
 

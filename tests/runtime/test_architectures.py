@@ -86,8 +86,8 @@ def test_a_chat_template_in_the_file_is_used(folder: Path) -> None:
     plain = str(write_model(folder / "plain.gguf", "qwen2"))
     chatty = str(write_model(folder / "chatty.gguf", "qwen2", chat_template=CHATML))
     with edgespec.load(plain, threads=1) as without, edgespec.load(chatty, threads=1) as llm:
-        assert not without.has_chat_template
-        assert llm.has_chat_template
+        assert not without.info.has_chat_template
+        assert llm.info.has_chat_template
         turn = "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
         chat = text_of(llm.chat([Message("user", "hello")], max_tokens=8, seed=1))
         assert chat == text_of(without.generate(turn, max_tokens=8, seed=1, special=True))

@@ -152,7 +152,7 @@ def test_reasoning_that_the_template_opens_stands_between_common_marks(name: str
 
 def test_thinking_that_the_template_opens_is_not_opened_twice(tmp_path: Path) -> None:
     with tiny(tmp_path, OPENS) as llm:
-        assert llm.describe()["opens_thinking"] and not llm.describe()["drops_thinking"]
+        assert llm.info.opens_thinking and not llm.info.drops_thinking
         begun = llm.tokenize(Request(messages=(QUESTION, Message("assistant", "<think>\nhmm"))))
         text = llm.model.detokenize(begun, special=True).decode()
     assert text.count("<think>") == 1
@@ -191,14 +191,14 @@ def test_a_model_without_a_template_gets_chatml_with_a_note(tmp_path: Path) -> N
             llm.tokenize(Request(messages=(QUESTION,)))
         text = llm.model.detokenize(llm.tokenize(lenient(QUESTION)), special=True).decode()
         assert text.endswith("<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n")
-        assert llm.notes == ["tiny.gguf has no chat template: using ChatML instead"]
+        assert [*llm.notes] == ["tiny.gguf has no chat template: using ChatML instead"]
 
 
 def test_a_template_of_the_settings_is_used_in_place_of_a_broken_one(tmp_path: Path) -> None:
     model = str(write_model(tmp_path / "tiny.gguf", "llama", chat_template="{% for %}"))
     (tmp_path / "own.jinja").write_text(OPENS)
     with edgespec.load(model, chat_template_file=str(tmp_path / "own.jinja"), threads=1) as llm:
-        assert llm.tokenize(Request(messages=(QUESTION,)))[-1:] and llm.describe()["opens_thinking"]
+        assert llm.tokenize(Request(messages=(QUESTION,)))[-1:] and llm.info.opens_thinking
     with edgespec.load(model, chat_template="chatml", threads=1) as llm:
         prompt = llm.prompts.tokenized(Request(messages=(QUESTION,)))
         assert llm.model.detokenize(prompt.tokens, special=True).decode().endswith("<|im_start|>assistant\n")
@@ -218,7 +218,7 @@ def test_a_template_that_does_not_exist_is_an_error_before_the_model_is_loaded(t
 
 def test_a_broken_template_leaves_plain_prompts_alone(tmp_path: Path) -> None:
     with tiny(tmp_path, "{% for %}") as llm:
-        assert llm.has_chat_template
+        assert llm.info.has_chat_template
         assert list(llm.generate("hello", max_tokens=2))
         with pytest.raises(UsageError, match="cannot be parsed"):
             ChatTemplate(llm.model).render([QUESTION])

@@ -23,8 +23,8 @@ from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Completion, TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import GrammarConstraint
+from edgespec.model.stream import Loop, Stream
 from edgespec.runtime.runtime import Runtime
-from edgespec.runtime.stream import Loop, Stream
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -318,7 +318,7 @@ def test_a_step_that_fails_in_the_worker_ends_the_answers_in_it_and_no_others(wo
     answers = [worker.submit(replace(ENDLESS, seed=number)) for number in range(6)]
     for answer in answers[:4]:
         next(answer)
-    worker._call("context.__setattr__", "decode", fail_once)
+    worker.call("context.__setattr__", "decode", fail_once)
     for answer in answers[:4]:
         with pytest.raises(GenerationError, match="decoding failed"):
             list(answer)
@@ -328,7 +328,7 @@ def test_a_step_that_fails_in_the_worker_ends_the_answers_in_it_and_no_others(wo
     assert Completion.of(worker.submit(request(1, 4))).finish_reason == "length"
     stream = worker.stream([replace(ENDLESS, seed=number) for number in range(3)])
     next(stream)
-    worker._call("context.__setattr__", "decode", fail_once)
+    worker.call("context.__setattr__", "decode", fail_once)
     with pytest.raises(GenerationError, match="decoding failed"):
         list(stream)
     assert Completion.of(worker.submit(request(1, 4))).finish_reason == "length"

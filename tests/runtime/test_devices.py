@@ -58,7 +58,7 @@ def test_an_unknown_device_is_refused_with_the_known_ones() -> None:
 
 def test_without_a_device_nothing_is_offloaded() -> None:
     with edgespec.load("demo", device="none", **EVERYWHERE) as llm:
-        assert (llm.describe()["gpu_layers"], llm.describe()["devices"]) == (0, [])
+        assert (llm.info.gpu_layers, llm.info.devices) == (0, ())
         assert "devices" not in llm.context.fingerprint
         assert not any("GPU" in note for note in llm.notes)
 

@@ -19,9 +19,9 @@ from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError
+from edgespec.model.model import Model
 from edgespec.models.memory.estimate import estimate
 from edgespec.runtime import fitting
-from edgespec.runtime.backend import Backend
 from edgespec.runtime.embedding_runtime import EmbeddingRuntime, pooled_plan
 from edgespec.settings import Inputs, LoadSettings, Request
 
@@ -35,7 +35,7 @@ def opened(path: Path, **settings: Any) -> EmbeddingRuntime:
     )
 
 
-def asked(model: Backend, inputs: Inputs, cancel: CancelFlag | None = None) -> list[TokenEvent]:
+def asked(model: Model, inputs: Inputs, cancel: CancelFlag | None = None) -> list[TokenEvent]:
     with model.submit_all([inputs], cancel) as stream:
         events = [event for _, event in stream]
     for event in events:
@@ -44,7 +44,7 @@ def asked(model: Backend, inputs: Inputs, cancel: CancelFlag | None = None) -> l
     return [event for event in events if isinstance(event, TokenEvent)]
 
 
-def rows(model: Backend, *texts: str | tuple[int, ...], **options: Any) -> list[Row]:
+def rows(model: Model, *texts: str | tuple[int, ...], **options: Any) -> list[Row]:
     *vectors, last = asked(model, Inputs(texts, **options))
     assert (last.finish_reason, [vector.id for vector in vectors]) == ("stop", [*range(len(texts))])
     return [np.frombuffer(vector.vector, np.float32) for vector in vectors]
@@ -73,7 +73,7 @@ def test_encoders_have_the_numbers_of_llama_cpp(tmp_path: Path, architecture: st
     path = write_encoder(tmp_path / "tiny.gguf", architecture, pooling=pooling)
     with opened(path) as model:
         assert unlike(rows(model, *TEXTS), of_llama_cpp(path, TEXTS)) < 1e-6
-        assert model.describe()["pooling"] == {MEAN: "mean", CLS: "cls", LAST: "last"}[pooling]
+        assert model.info.pooling == {MEAN: "mean", CLS: "cls", LAST: "last"}[pooling]
 
 
 def decoder(path: Path, architecture: str = "qwen3", pooling: int = LAST, **options: Any) -> Path:
@@ -92,7 +92,7 @@ def test_so_do_models_that_read_from_left_to_right(tmp_path: Path, architecture:
 
 
 def test_a_vector_does_not_depend_on_other_texts(tmp_path: Path) -> None:
-    def check(model: Backend) -> None:
+    def check(model: Model) -> None:
         alone = [rows(model, text)[0] for text in TEXTS]
         with model.submit_all([Inputs(TEXTS), Inputs(TEXTS[::-1]), Inputs(TEXTS[:1])]) as stream:
             events = [(number, event) for number, event in stream if isinstance(event, TokenEvent) and event.vector]
@@ -173,7 +173,7 @@ def test_a_reranker_may_have_a_template(tmp_path: Path) -> None:
         tensors={"cls.output.weight": np.ones((1, 64), np.float32)},
     )
     with opened(path) as model:
-        assert (model.model.rerank_template, model.describe()["pooling"]) == (template, "rank")
+        assert (model.model.rerank_template, model.info.pooling) == (template, "rank")
         read = model._inputs.of(Inputs(("for x",), "is y"))[0]
         plain = template.replace("{query}", "is y").replace("{document}", "for x")
         assert [*read] == model.model.tokenize(plain, parse_special=True)
@@ -246,7 +246,7 @@ def test_a_model_that_generates_makes_no_vectors() -> None:
     with edgespec.load("demo", threads=1, spec_type="none", ctx_size=256, store=False) as llm:
         with pytest.raises(EdgespecError, match="makes no vectors"):
             rows(llm, "x")
-        assert not llm.describe()["pooling"]
+        assert not llm.info.pooling
 
 
 def test_embedding_models_are_loaded_by_servers_alone(tmp_path: Path) -> None:
@@ -262,7 +262,7 @@ def test_embedding_models_are_loaded_by_servers_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("n_labels", "pooling"), [(0, "mean"), (1, "rank")])
 def test_a_file_may_name_no_pooling(tmp_path: Path, n_labels: int, pooling: str) -> None:
     with opened(write_encoder(tmp_path / "tiny.gguf", pooling=0, n_labels=n_labels)) as model:
-        assert model.describe()["pooling"] == pooling
+        assert model.info.pooling == pooling
 
 
 def test_a_context_is_never_larger_than_what_the_model_was_trained_for(tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def test_an_adapter_is_what_it_adds_to_the_weights(files: dict[str, Path], llm: 
 @pytest.mark.parametrize("name", SETS)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 def test_drafts_and_the_cache_do_not_change_texts(llm: Runtime, name: str, temperature: float) -> None:
-    assert llm.describe()["exact"]
-    assert llm.rounding == 0.0
+    assert llm.info.exact
+    assert llm.info.rounding == 0.0
     asked = replace(ASKED, lora=SETS[name], sampling=SamplingSettings(temperature=temperature))
     llm.forget()
     plain = answered(llm, replace(asked, spec_type="none"))
@@ -183,7 +183,7 @@ def test_the_memory_of_adapters_is_counted(files: dict[str, Path]) -> None:
 def test_a_worker_has_adapters(files: dict[str, Path], llm: Runtime) -> None:
     lora = (f"one={files['one']}=0.5", f"two={files['two']}=0")
     with Worker(LoadSettings(str(files["model"]), lora=lora, threads=1, store=False, spec_type="none")) as worker:
-        assert worker.describe()["adapters"] == {"one": 0.5, "two": 0.0}
+        assert worker.info.adapters == {"one": 0.5, "two": 0.0}
         for given in SETS.values():
             asked = replace(ASKED, lora=given)
             assert [event.id for event in worker.submit(asked) if not event.is_last] == answered(llm, asked)

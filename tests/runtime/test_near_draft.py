@@ -48,7 +48,7 @@ def opened(settings: LoadSettings, gain: float | None = None, steps: int = TRIED
             policy._modes["greedy"] = SamplingMode(
                 step=steps, records={head: Record(gain=gain, count=DRAFTS, due=steps)}
             )
-        return head, llm.notes
+        return head, [*llm.notes]
 
 
 def test_a_head_near_the_model_is_used_and_named(settings: LoadSettings) -> None:

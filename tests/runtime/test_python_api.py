@@ -21,9 +21,8 @@ import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
-from edgespec.runtime.asynchronous import AsyncAnswers
+from edgespec.model.stream import Loop, Stream
 from edgespec.runtime.options import AnswerOptions
-from edgespec.runtime.stream import Loop, Stream
 
 PROMPT = "def fibonacci(n):"
 QUESTION = {"role": "user", "content": "What does shutil.copytree do?"}
@@ -262,6 +261,6 @@ def test_the_event_loop_runs_while_the_model_does() -> None:
         stream = Stream(loop)
         stream.add(0, None, CancelFlag())
         asyncio.get_running_loop().call_soon(loop.may_end.set)
-        return [index async for index, _ in AsyncAnswers(loop).read(stream)]
+        return [index async for index, _ in stream]
 
     assert asyncio.run(both()) == [0]

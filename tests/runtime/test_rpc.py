@@ -19,6 +19,7 @@ import edgespec
 from edgespec.errors import GenerationError
 from edgespec.llama.rpc import connections, has_rpc
 from edgespec.llama.workers import LOST, probe
+from edgespec.model.info import ModelInfo
 from edgespec.runtime.worker import Worker, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import explained
 from edgespec.settings import LoadSettings
@@ -50,10 +51,10 @@ def addresses() -> Iterator[list[str]]:
         yield [first, second]
 
 
-def text(**settings: Any) -> tuple[str, dict[str, Any]]:
+def text(**settings: Any) -> tuple[str, ModelInfo]:
     with edgespec.load("demo", threads=1, store=False, **settings) as llm:
         done = llm.complete("def fibonacci(n):", max_tokens=40, temperature=0.8, seed=3, ignore_eos=True)
-        return done.text, llm.describe()
+        return done.text, llm.info
 
 
 @pytest.mark.long(but=1)
@@ -61,15 +62,15 @@ def text(**settings: Any) -> tuple[str, dict[str, Any]]:
 def test_the_text_is_that_of_one_machine(addresses: list[str], strict: bool) -> None:
     alone, _ = text(spec_type="none", strict=strict)
     for workers in (addresses[:1], addresses):
-        found, about = text(rpc=workers, gpu_layers="all", pace="fixed:3", strict=strict)
+        found, info = text(rpc=workers, gpu_layers="all", pace="fixed:3", strict=strict)
         assert found == alone
-        assert about["drafters"] and about["exact"]
-        assert list(about["workers"]) == workers
+        assert info.drafters and info.exact
+        assert list(info.workers) == workers
 
 
 def test_each_machine_gets_a_share_and_the_draft_stays_here(addresses: list[str]) -> None:
     with edgespec.load("demo", threads=1, rpc=addresses) as llm:
-        layers = llm.describe()["workers"]
+        layers = llm.info.workers
         assert 0 < sum(layers.values()) < llm.model.n_layer
         assert re.search(rf"layers 0.* here, .* on {addresses[0]}, .* on {addresses[1]}; the output here", llm.notes[0])
         assert llm.draft_header is not None and len([*connections(addresses)]) == 2
@@ -144,5 +145,5 @@ def test_last_words_of_a_lost_worker() -> None:
 def test_less_does_not_help_where_a_worker_was_lost() -> None:
     settings = LoadSettings("demo", rpc=("10.0.0.2:50052",), ctx_size=4096)
     lost = explained(1, [f"{LOST} 10.0.0.2:50052"])
-    assert [remedy.settings for remedy in remedies(settings, {}, error=lost)] == [settings]
-    assert len(remedies(settings, {}, error=explained(-9, []))) > 1
+    assert [remedy.settings for remedy in remedies(settings, ModelInfo(""), error=lost)] == [settings]
+    assert len(remedies(settings, ModelInfo(""), error=explained(-9, []))) > 1

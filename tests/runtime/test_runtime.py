@@ -215,7 +215,7 @@ def test_a_prompt_beyond_all_measure_is_refused_without_reading_it(
 def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     def sequences(**settings: Any) -> int:
         with edgespec.load("demo", sequences=0, threads=1, spec_type="none", **settings) as llm:
-            assert llm.settings.sequences == llm.context.sequences == llm.describe()["sequences"]
+            assert llm.settings.sequences == llm.context.sequences == llm.info.sequences
             return llm.context.sequences
 
     assert sequences() == 16

@@ -140,7 +140,7 @@ def test_a_cancelled_image_leaves_a_cache_that_can_be_used(seeing: Path) -> None
 
 def test_a_model_without_a_projector_says_that_it_cannot_see(seeing: Path, tmp_path: Path) -> None:
     with load(seeing, mmproj="none") as llm:
-        assert llm.describe()["projector"] is None
+        assert llm.info.projector is None
         with pytest.raises(UsageError, match=r"tiny.gguf cannot see images: it has no projector"):
             answers(llm, asked(FIRST))
         assert answers(llm, asked(PLAIN, n=1))

@@ -27,6 +27,7 @@ from tiny_gguf import CHATML, write_model
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.model.info import ModelInfo
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import LoadingStoppedError, NoReplyError, Remedy, Worker, WorkerDiedError, remedies
 from edgespec.runtime.worker.child import PING, PONG
@@ -97,8 +98,7 @@ def test_the_same_seed_gives_the_same_events_as_in_process(worker: Worker) -> No
     request = replace(ENDLESS, max_tokens=60, seed=7, logprobs=2, stop=("never comes",))
     with Runtime(DEMO) as runtime:
         *wanted, last = runtime.submit(request)
-        assert worker.describe() == runtime.describe()
-        assert worker.has_chat_template == runtime.has_chat_template
+        assert worker.info == runtime.info
     *events, end = worker.submit(request)
     assert events == wanted
     assert {event.source for event in events} == {"", "draft"}
@@ -133,7 +133,7 @@ def test_a_stream_takes_requests_while_others_are_answered(pair: Worker) -> None
             prompt = TOO_LONG if number == 5 else SHORT.prompt
             yield replace(SHORT, prompt=prompt, seed=number, max_tokens=4 + number)
 
-    assert pair.describe()["sequences"] == 2
+    assert pair.info.sequences == 2
     ended: dict[int, TokenEvent] = {}
     errors: dict[int, EdgespecError] = {}
     n_tokens: Counter[int] = Counter()
@@ -227,7 +227,7 @@ def test_drafting_changes_here_and_there(worker: Worker) -> None:
     try:
         worker.draft_with(pace="off", spec_draft_n_max=2)
         assert worker.settings == replace(before, pace="off", spec_draft_n_max=2)
-        assert worker.describe()["pace"] == "off"
+        assert worker.info.pace == "off"
         list(worker.submit(SHORT))
         assert worker.stats.proposed == 0
         with pytest.raises(UsageError, match="do not fit") as refused:
@@ -313,7 +313,7 @@ def test_while_it_answers_it_can_be_asked_and_not_changed(worker: Worker) -> Non
         assert worker.count(messages) == n_tokens
         with pytest.raises(UsageError, match="the context holds"):
             next(worker.submit(Request(TOO_LONG)))
-        assert worker.describe()["drafters"] == ["draft"]
+        assert worker.info.drafters == ("draft",)
         assert worker.is_alive
         assert not next(events).is_last
 
@@ -359,7 +359,7 @@ def test_what_is_closed_is_closed_and_what_the_child_logged_is_logged_here(
     worker.close()
     assert not list(events)
     assert not worker.is_alive
-    assert worker.describe()["ctx_size"] == CTX_SIZE
+    assert worker.info.ctx_size == CTX_SIZE
     with pytest.raises(UsageError, match="this model is closed"):
         worker.submit(SHORT)
     worker.close()
@@ -478,7 +478,7 @@ def test_death_in_an_answer_is_explained(name: str, told: str) -> None:
         for ask in (worker.forget, lambda: worker.submit(SHORT), lambda: worker.count([])):
             with pytest.raises(WorkerDiedError, match=told):
                 ask()
-        assert worker.describe()["ctx_size"] == CTX_SIZE
+        assert worker.info.ctx_size == CTX_SIZE
     with pytest.raises(UsageError, match="closed"):
         worker.forget()
 
@@ -724,7 +724,7 @@ def labels(found: list[Remedy]) -> list[str]:
 
 def test_remedies_ask_for_less() -> None:
     settings = LoadSettings("demo", threads=1, store=False, gpu_layers=9)
-    found = remedies(settings, {"ctx_size": 1024, "draft_model": "draft.gguf", "offloaded": True})
+    found = remedies(settings, ModelInfo("", ctx_size=1024, draft_model="draft.gguf", offloaded=True))
     assert labels(found) == [
         "Load again",
         "Use half the context (512 tokens)",
@@ -740,18 +740,18 @@ def test_remedies_ask_for_less() -> None:
 
 def test_remedies_that_are_none_are_left_out() -> None:
     settings = LoadSettings("demo", ctx_size=1023, strict=True, spec_type="none")
-    assert labels(remedies(settings, {"ctx_size": 1023, "draft_model": None, "offloaded": False})) == ["Load again"]
+    assert labels(remedies(settings, ModelInfo("", ctx_size=1023))) == ["Load again"]
     chosen = LoadSettings("x", draft_model="y", spec_type="lookup,self:2")
-    [_, plainer] = remedies(chosen, {})
+    [_, plainer] = remedies(chosen, ModelInfo(""))
     assert plainer.settings == replace(chosen, draft_model=None, spec_type="lookup")
-    assert labels(remedies(LoadSettings("x", gpu_layers="all", strict=True), {"offloaded": True}))[1:] == [
+    assert labels(remedies(LoadSettings("x", gpu_layers="all", strict=True), ModelInfo("", offloaded=True)))[1:] == [
         "Put no layers on the GPU"
     ]
 
 
 @pytest.mark.parametrize("error", [OutOfMemoryError("no room"), explained(-9, [])])
 def test_where_memory_ran_out_less_comes_first(error: Exception) -> None:
-    found = remedies(LoadSettings("demo"), {"ctx_size": 1024}, error=error)
+    found = remedies(LoadSettings("demo"), ModelInfo("", ctx_size=1024), error=error)
     assert labels(found)[0] == "Use half the context (512 tokens)"
     assert labels(found)[-1] == "Load again"
 
@@ -759,7 +759,7 @@ def test_where_memory_ran_out_less_comes_first(error: Exception) -> None:
 @pytest.mark.long
 def test_every_remedy_of_the_bundled_pair_can_be_loaded() -> None:
     with Runtime(DEMO) as runtime:
-        found = remedies(runtime.settings, runtime.describe())
+        found = remedies(runtime.settings, runtime.info)
     assert len(found) == 3
     for remedy in found:
         with Runtime(remedy.settings) as runtime:

@@ -6,7 +6,7 @@ import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy, deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -254,7 +254,7 @@ def of_texts(style: type[VectorsObject], pooling: str) -> Callable[[Mapping[str,
 
     def read(body: Mapping[str, Any], model: Served) -> VectorsObject:
         changed = copy(model)
-        changed.about = model.about | {"pooling": pooling, "n_embd": 64}
+        changed.info = replace(model.info, pooling=pooling, n_embd=64)
         return style(body, changed)
 
     return read

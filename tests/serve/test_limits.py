@@ -15,12 +15,10 @@ import psutil
 import pytest
 from serving import Serving, serving
 
-from edgespec.cancel import CancelFlag
+from edgespec.model.stream import AsyncEvents, Reader, Stream
 from edgespec.requests.bad_input import BadInputError
 from edgespec.requests.fields import Fields
 from edgespec.requests.messages import chat_messages
-from edgespec.runtime.asynchronous import AsyncAnswers, AsyncStream
-from edgespec.runtime.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.bodies import SMALL
 from edgespec.serve.http import IDLE_S
@@ -168,20 +166,20 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
 
 @pytest.mark.long
 def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.runtime.asynchronous.MOST_UNREAD", 100)
-    streams, read = list[AsyncStream](), AsyncAnswers.read
+    monkeypatch.setattr("edgespec.model.stream.MOST_UNREAD", 100)
+    streams, read = list[Stream](), Reader.read
 
-    def noted(answers: AsyncAnswers, stream: Stream, *flag: CancelFlag) -> AsyncStream:
-        streams.append(read(answers, stream, *flag))
-        return streams[-1]
+    def noted(reader: Reader, stream: Stream) -> AsyncEvents:
+        streams.append(stream)
+        return read(reader, stream)
 
-    monkeypatch.setattr(AsyncAnswers, "read", noted)
+    monkeypatch.setattr(Reader, "read", noted)
     with connected(server, window=4096) as sock:
         body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True} | PLAIN
         sock.sendall(sent(body))
         while not streams:
             time.sleep(0.01)
-        while not streams[0]._stream.is_closed:  # its connection is open
+        while not streams[0].is_closed:  # its connection is open
             time.sleep(0.05)
         assert is_well(server)
     while server.served.n_open:

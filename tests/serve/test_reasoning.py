@@ -13,7 +13,7 @@ from serving import Serving, serving
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
-from edgespec.remote.engine import RemoteEngine
+from edgespec.remote.model import RemoteModel
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings, Message, Request
 
@@ -113,7 +113,7 @@ def test_an_answer_that_is_over_has_no_reasoning_to_end(server: Serving) -> None
 
 
 def test_clients_of_edgespec_get_common_marks_and_end_reasoning_too(server: Serving) -> None:
-    with RemoteEngine(server.url) as engine:
+    with RemoteModel(server.url) as engine:
         asked = Request(messages=(Message("user", "Hi"),), max_tokens=600, seed=3, ignore_eos=True)
         text = ended_early(engine, asked, 5)
     thought, mark, rest = text.partition("\n</think>\n\n")

@@ -9,7 +9,7 @@ import pytest
 from serving import Serving
 
 from edgespec.core.sampling import SamplingSettings
-from edgespec.remote.engine import RemoteEngine
+from edgespec.remote.model import RemoteModel
 from edgespec.settings import Message, Request
 
 pytestmark = [pytest.mark.native, pytest.mark.cli]
@@ -72,7 +72,7 @@ def test_a_client_of_this_program_is_told_the_reason_itself(templated: Serving) 
         repeat_limit=96,
         template='{"enable_thinking": false}',
     )
-    with RemoteEngine(templated.url) as llm:
+    with RemoteModel(templated.url) as llm:
         *tokens, last = llm.submit(request)
     assert len(tokens) < N
     assert last.finish_reason == "repetition" and last.stats is not None and 96 <= last.stats.repeated_tokens < 112

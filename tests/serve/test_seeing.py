@@ -12,7 +12,7 @@ from tiny_projector import picture, write_seeing
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.files.images import data_url
-from edgespec.remote.engine import RemoteEngine
+from edgespec.remote.model import RemoteModel
 from edgespec.runtime.worker import Worker
 from edgespec.settings import Image, LoadSettings, Message, Request
 
@@ -67,7 +67,7 @@ def test_all_formats_show_the_model_the_same(seeing: Serving) -> None:
 def test_an_engine_on_another_machine_sends_its_images(seeing: Serving) -> None:
     expected = chat(seeing, url_part(PICTURE), TEXT_PART, url_part(OTHER))
     images = (Image(PICTURE, 0), Image(OTHER, len(TEXT)))
-    with RemoteEngine(seeing.url) as remote:
+    with RemoteModel(seeing.url) as remote:
         asked = Request(messages=(Message("user", TEXT, images=images),), max_tokens=8, sampling=SamplingSettings(0))
         assert "".join(event.text for event in remote.submit(asked)) == expected
 

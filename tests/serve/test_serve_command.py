@@ -12,7 +12,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import httpx2
@@ -23,6 +22,7 @@ from serve_program import program
 from tiny_encoder import write_encoder
 
 from edgespec.cli.commands.serve import _example
+from edgespec.model.info import ModelInfo
 from edgespec.models.names.spec import resolve
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
@@ -217,15 +217,15 @@ def test_the_first_model_may_be_one_for_vectors(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("about", "path"),
+    ("pooling", "path"),
     [
-        ({"pooling": ""}, "chat/completions"),
-        ({"pooling": "mean"}, "embeddings"),
-        ({"pooling": "rank"}, "rerank"),
+        ("", "chat/completions"),
+        ("mean", "embeddings"),
+        ("rank", "rerank"),
     ],
 )
-def test_the_example_is_one_that_the_model_can_answer(about: dict[str, Any], path: str) -> None:
-    found, body = _example("m", about)
+def test_the_example_is_one_that_the_model_can_answer(pooling: str, path: str) -> None:
+    found, body = _example("m", ModelInfo("m", pooling=pooling))
     assert (found, body["model"]) == (path, "m")
 
 

@@ -170,8 +170,8 @@ def test_answers_of_a_model_that_is_closed_end_with_an_error(two: Serving) -> No
     with answering(two, "demo") as lines:
         served = two.pool._places["demo"].served
         assert served is not None
-        assert served._answers is not None
-        asyncio.run_coroutine_threadsafe(served.close(), served._answers.event_loop).result()
+        assert served.worker.loop._reader is not None
+        asyncio.run_coroutine_threadsafe(served.close(), served.worker.loop._reader.event_loop).result()
         said = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
         assert said[-1]["error"]["code"] == "engine_error"
         assert ask(two, "demo").status_code == 200

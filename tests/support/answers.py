@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Answerer
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, Part, ToolCall
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
+from edgespec.model.model import Model
 from edgespec.settings import Request
 
 SCHEMAS: dict[str, Any] = {
@@ -32,7 +32,7 @@ def read(dialect: Dialect, text: str, size: int, opened: str | None = None) -> t
     return said["thinking"], said["answer"], calls
 
 
-def ended_early(engine: Answerer, request: Request, n_events: int) -> str:
+def ended_early(engine: Model, request: Request, n_events: int) -> str:
     """Return the text of an answer whose reasoning is to end after `n_events` events."""
     cancel, texts = CancelFlag(), list[str]()
     for event in engine.submit(request, cancel):

@@ -12,9 +12,11 @@ from typing import Any
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import AnswerStream
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import Model
+from edgespec.model.stream import Answer
 from edgespec.runtime.runtime import Runtime
-from edgespec.settings import Request
+from edgespec.settings import LoadSettings, Request
 from edgespec.tools.config import ServerConfig
 
 SUPPORT = Path(__file__).parent
@@ -45,7 +47,7 @@ def written_call(tool: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': tool, 'arguments': arguments})}\n</tool_call>"
 
 
-class Forced:
+class Forced(Model):
     """A model whose first answers to a message are forced by grammars: `texts` in turn, then `length` letters of its
     own. The real engine generates all of them, with its drafters and its KV cache. `requests` are those it got. The
     runtime stays open."""
@@ -54,10 +56,24 @@ class Forced:
         self._runtime, self._texts, self._length = runtime, list(texts), length
         self.requests: list[Request] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._runtime, name)
+        self.notes, self.loop = runtime.notes, runtime.loop
 
-    def submit(self, request: Request, cancel: CancelFlag | None = None) -> AnswerStream:
+    @property
+    def settings(self) -> LoadSettings:
+        return self._runtime.settings
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._runtime.info
+
+    @property
+    def room(self) -> int:
+        return self._runtime.room
+
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        return self._runtime.call(name, *args, **keywords)
+
+    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Answer:
         self.requests.append(request)
         text = json.dumps(self._texts.pop(0)) if self._texts else f"[a-z]{{{self._length}}}"
         return self._runtime.submit(replace(request, regex="", grammar=f"root ::= {text}"), cancel)

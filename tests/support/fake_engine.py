@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
@@ -13,10 +13,13 @@ from typing import Any, Unpack
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import FinishReason, TokenEvent
-from edgespec.runtime.options import DraftingOptions
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import DraftingOptions, Model
+from edgespec.model.notes import Notes
+from edgespec.model.stream import Loop, Stream
+from edgespec.settings import Inputs, LoadSettings, Message, Request
 
 ANSWER = "The quick brown fox jumps over the lazy dog."
 
@@ -39,8 +42,35 @@ def plain(events: Sequence[TokenEvent]) -> list[TokenEvent]:
     return [replace(event, from_draft=False, source="", round=index, proposed=0) for index, event in enumerate(events)]
 
 
-class FakeEngine:
-    """Satisfies `Answerer`. The answers come in turn, and the last one again and again; a text is `drafted_events`.
+class _Script(Loop):
+    """Takes an event of each open answer in a turn."""
+
+    def __init__(self, say: Callable[[Request, CancelFlag], Iterator[TokenEvent]]) -> None:
+        super().__init__()
+        self._say = say
+        self._open: list[tuple[Stream, int, Iterator[TokenEvent]]] = []
+
+    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
+        self._open.append((stream, number, self._say(what, cancel)))
+
+    def turn(self) -> None:
+        for answer in [*self._open]:
+            stream, number, events = answer
+            stream.put(number, event := next(events))
+            if event.is_last:
+                self._open.remove(answer)
+            if event.finish_reason == "error":
+                try:
+                    next(events)
+                except EdgespecError as error:
+                    stream.fail(number, error)
+
+    def settle(self) -> None:
+        self._open = [answer for answer in self._open if not answer[0].is_closed]
+
+
+class FakeEngine(Model):
+    """A model whose answers come in turn, and the last one again and again; a text is `drafted_events`.
 
     Where drafting is off (pace "off", spec_type "none") every token is the target's own. Each step takes `round_s`.
     `error` is raised after `error_after` tokens of every answer. `requests` keeps what was asked, `calls` the names of
@@ -55,8 +85,8 @@ class FakeEngine:
         error_after: int = 0,
         settings: LoadSettings | None = None,
     ) -> None:
-        self.settings = settings or LoadSettings("fake.gguf")
-        self.notes: list[str] = []
+        self._settings = settings or LoadSettings("fake.gguf")
+        self.notes, self.loop = Notes(), _Script(self._events)
         self.round_s, self.error, self.error_after = round_s, error, error_after
         self.requests: list[Request] = []
         self.cancels: list[CancelFlag] = []
@@ -64,37 +94,51 @@ class FakeEngine:
         self.closed = False
         self._answers = [drafted_events(a) if isinstance(a, str) else list(a) for a in answers or (ANSWER,)]
 
-    def describe(self) -> dict[str, Any]:
-        return {
-            "model": self.settings.model,
-            "description": "fake 10M",
-            "draft_model": self.settings.draft_model,
-            "ctx_size": 1024,
-            "threads": 1,
-            "drafters": ["draft"],
-            "pace": self.settings.pace,
-            "vocabulary": "fake",
-            "opens_thinking": False,
-            "keeps_answers": True,
-            "drops_thinking": True,
-        }
+    @property
+    def settings(self) -> LoadSettings:
+        return self._settings
 
-    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]:
-        """Checked before the first event, as the real one's. Raises UsageError."""
-        if not request.prompt and not request.messages:
-            raise UsageError("the prompt is empty")
-        cancel = cancel or CancelFlag()
+    def load(self, settings: LoadSettings) -> None:
+        """Be the model of these settings from now on."""
+        self._settings = settings
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo(
+            self.settings.model,
+            description="fake 10M",
+            draft_model=self.settings.draft_model,
+            ctx_size=1024,
+            threads=1,
+            drafters=("draft",),
+            pace=self.settings.pace,
+            vocabulary="fake",
+            drops_thinking=True,
+        )
+
+    @property
+    def room(self) -> int:
+        return 1
+
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        raise NotImplementedError(name)
+
+    def prepared(self, request: Request | Inputs, cancel: CancelFlag | None = None) -> Any:
+        assert isinstance(request, Request)
+        return request if request.prompt or request.messages else UsageError("the prompt is empty")
+
+    def _events(self, request: Request, cancel: CancelFlag) -> Iterator[TokenEvent]:
         self.requests.append(request)
         self.cancels.append(cancel)
         self.calls.append("answer")
         script = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
-        if self.settings.pace == "off" or self.settings.spec_type == "none":
-            script = plain(script)
-        return self._events(script, request, cancel)
+        return self._said(plain(script) if self._is_plain else script, request, cancel)
 
-    def _events(
-        self, script: Sequence[TokenEvent], request: Request, cancel: CancelFlag
-    ) -> Generator[TokenEvent, None, None]:
+    @property
+    def _is_plain(self) -> bool:
+        return self.settings.pace == "off" or self.settings.spec_type == "none"
+
+    def _said(self, script: Sequence[TokenEvent], request: Request, cancel: CancelFlag) -> Iterator[TokenEvent]:
         stats = Stats(prompt_tokens=self.count(request.messages) or len(request.prompt.split()))
         started_s = first_s = time.perf_counter()
         limit = request.max_tokens if request.max_tokens >= 0 else len(script)
@@ -124,7 +168,7 @@ class FakeEngine:
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         self.calls.append(f"pace {changes['pace']}" if changes.get("pace") else "draft_with")
         given: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
-        self.settings = replace(self.settings, **given)
+        self._settings = replace(self.settings, **given)
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         return []

@@ -10,12 +10,15 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import FinishReason, TokenEvent
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import Model
+from edgespec.model.notes import Notes
 from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings, Request
 
 
-@dataclass(slots=True)
-class FakeStream:
+@dataclass(eq=False)
+class FakeStream(Model):
     """Answers `room` requests at a time with `max_tokens` tokens each, a token of each in turn.
 
     An answer says prompt, seed and sample, then dots. A prompt with "too long" is refused, one with "fails" fails after
@@ -23,7 +26,7 @@ class FakeStream:
     keeps what was taken, `most_open` how many of those were not answered yet.
     """
 
-    room: int = 2
+    n_slots: int = 2
     ahead: int = 0
     deaths: int = 1000
     keeps_requests: bool = True
@@ -33,7 +36,25 @@ class FakeStream:
     n_streams: int = 0
     closed: int = 0
 
+    @property
+    def settings(self) -> LoadSettings:
+        return LoadSettings("fake")
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo("fake")
+
+    @property
+    def room(self) -> int:
+        return self.n_slots
+
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        raise NotImplementedError(name)
+
     def check_settings(self, request: Request) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
     def stream(
@@ -89,10 +110,10 @@ class FakeWorkers:
     """Stands for the class `Worker`: one engine, whoever opens it."""
 
     def __init__(self) -> None:
-        self.engine = FakeStream(room=2)
+        self.engine = FakeStream(2)
         self.settings: list[LoadSettings] = []
         self.closed = 0
-        self.notes = ["something to know"]
+        self.notes = Notes(["something to know"])
 
     def __call__(self, settings: LoadSettings, progress: Any, cancel: Any) -> FakeWorkers:
         progress("loading", 1.0)

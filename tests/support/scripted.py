@@ -13,6 +13,8 @@ from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.llama.model import Model
 from edgespec.llama.template import ChatTemplate
+from edgespec.model.info import ModelInfo
+from edgespec.model.notes import Notes
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.template_dialect import TemplateDialects
 from edgespec.settings import LoadSettings, Request
@@ -67,18 +69,24 @@ class ScriptedWorker:
     is_alive = True
 
     def __init__(self, path: Path, say: Callable[[Request], str]) -> None:
-        self.settings, self.notes, self._say = LoadSettings(str(path)), list[str](), say
+        self.settings, self.notes, self._say = LoadSettings(str(path)), Notes(), say
         self._model = Model.load_vocabulary(path)
         self._template = ChatTemplate(self._model, style_of=TemplateDialects(self._model).of)
-        self._prompts = Prompts(self._model, self._template, N_CTX, self.notes.append)
+        self._prompts = Prompts(self._model, self._template, N_CTX, self.notes.add)
         self.prompts: list[str] = []
 
-    def describe(self) -> dict[str, Any]:
-        about: dict[str, Any] = {"model": self.settings.model, "description": "scripted", "pooling": "", "exact": True}
-        about |= dict.fromkeys(("draft_model", "projector", "rounding", "width_class", "measured_depth"))
-        about |= {"ctx_size": N_CTX, "sequences": 4, "drafters": [], "pace": "off", "adapters": {}, "vocabulary": ""}
-        about |= {"strict": False, "fast": False, "made_exact_by": "", "switches_thinking": True}
-        return about | {"opens_thinking": self._template.opens_thinking, "drops_thinking": True}
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo(
+            self.settings.model,
+            description="scripted",
+            ctx_size=N_CTX,
+            sequences=4,
+            pace="off",
+            opens_thinking=self._template.opens_thinking,
+            drops_thinking=True,
+            switches_thinking=True,
+        )
 
     def open_vocabulary(self) -> Model:
         return Model.load_vocabulary(self.settings.model)

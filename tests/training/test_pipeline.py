@@ -302,7 +302,7 @@ class TestTraining:
             wanted = plain.complete("One, two", max_tokens=30, ignore_eos=True, temperature=0)
         with edgespec.load(str(target), draft_model=str(settings.out), pace="fixed:3", ctx_size=512, **EXACT) as llm:
             found = llm.complete("One, two", max_tokens=30, ignore_eos=True, temperature=0)
-            assert kind in llm.describe()["drafters"]
+            assert kind in llm.info.drafters
         assert found.tokens == wanted.tokens
 
     @pytest.mark.parametrize("kind", ["dspark", "dflash"])
@@ -315,7 +315,7 @@ class TestTraining:
             wanted = plain.complete("One, two", **given)
         with edgespec.load(str(target), draft_model=str(settings.out), pace="fixed:5", ctx_size=512, **EXACT) as llm:
             found = llm.complete("One, two", **given)
-            assert kind in llm.describe()["drafters"] and found.stats.proposed >= 5
+            assert kind in llm.info.drafters and found.stats.proposed >= 5
         assert found.tokens == wanted.tokens
 
     def test_a_checkpoint_is_as_small_as_its_weights_in_half_precision(self, target: Path, work: Path) -> None:

@@ -129,7 +129,7 @@ def on_new_screen(
         engine = waiting.pop(0) if len(waiting) > 1 else waiting[0]
         if engine.error is not None and engine.error_after < 0:
             raise engine.error
-        engine.settings = wanted
+        engine.load(wanted)
         return engine
 
     async def drive() -> None:
@@ -858,8 +858,8 @@ def test_a_complete_answer_has_nothing_to_go_on_with_and_no_speed() -> None:
     nothing = [TokenEvent(-1, "", finish_reason="stop", stats=end)]
 
     class Complete(FakeEngine):
-        def _events(self, script: Any, request: Any, cancel: Any) -> Any:
-            yield from nothing if request.messages[-1].role == "assistant" else super()._events(script, request, cancel)
+        def _events(self, request: Any, cancel: Any) -> Any:
+            yield from nothing if request.messages[-1].role == "assistant" else super()._events(request, cancel)
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello")

@@ -10,7 +10,7 @@ from tui_harness import wait_until
 
 from edgespec.chat.session import Session
 from edgespec.history import Store
-from edgespec.remote.engine import RemoteEngine
+from edgespec.remote.model import RemoteModel
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
 from edgespec.tui.turn_window import Note
@@ -24,7 +24,7 @@ def notes(app: ChatApp) -> str:
 
 async def drive(other: StandIn, store: Store) -> None:
     session = Session(
-        store, lambda settings, *_: RemoteEngine(other.url, "", settings), LoadSettings("other"), server=other.url
+        store, lambda settings, *_: RemoteModel(other.url, "", settings), LoadSettings("other"), server=other.url
     )
     app = ChatApp(session)
     async with app.run_test(size=(100, 40)) as pilot:

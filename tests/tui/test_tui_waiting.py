@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from threading import Event
 
 from fake_engine import FakeEngine
@@ -30,10 +30,8 @@ class Slow(FakeEngine):
         super().__init__(*answers, error=error, error_after=1)
         self.may_end = Event()
 
-    def _events(
-        self, script: Sequence[TokenEvent], request: Request, cancel: CancelFlag
-    ) -> Generator[TokenEvent, None, None]:
-        events = super()._events(script, request, cancel)
+    def _events(self, request: Request, cancel: CancelFlag) -> Iterator[TokenEvent]:
+        events = super()._events(request, cancel)
         yield next(events)
         while not cancel.is_set() and not self.may_end.wait(0.01):
             pass

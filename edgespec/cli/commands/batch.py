@@ -220,8 +220,8 @@ def _token_bytes(path: Path) -> TokenBytes:
 @contextmanager
 def _on_servers(call: Call) -> Iterator[_Model]:
     """Yield a model that servers have loaded."""
-    from edgespec.remote.engine import token_bytes
     from edgespec.remote.fleet import Fleet
+    from edgespec.remote.model import token_bytes
 
     values, output = call.values, call.output
     engines = open_servers(call, values["server"])
@@ -232,7 +232,7 @@ def _on_servers(call: Call) -> Iterator[_Model]:
         first, asked = engines[0], request(values, "", chat=False, seed=0)
         yield _Model(
             first.settings.model,
-            first.has_chat_template,
+            first.info.has_chat_template,
             first.texts_depend_on,
             asked,
             partial(token_bytes, engines),

@@ -34,7 +34,7 @@ def ps(stop: bool, as_json: bool, quiet: bool) -> None:
     if as_json:
         for server in found:
             for model in server.models:
-                shown = {"model": model.name, "file": model.about["model"], "url": server.url, "pid": server.pid}
+                shown = {"model": model.name, "file": model.info.model, "url": server.url, "pid": server.pid}
                 output.json(shown | {"keep_alive_s": server.kept_s, "stopped": stop})
     elif not rows and not failures:
         output.note("no model is kept loaded" if stop else "no server of yours has a model loaded")
@@ -67,8 +67,7 @@ def _is_stopped(server: Nearby, failures: list[EdgespecError]) -> bool:
 def _stop(server: Nearby) -> None:
     """Stop a server, and wait until it has ended. Raises EdgespecError, also if it is answering."""
     from edgespec.cli.setup.running_servers import servers
-    from edgespec.remote.connection import Connection
-    from edgespec.remote.fleet import LostError
+    from edgespec.remote.connection import Connection, LostError
 
     until_s = monotonic() + END_S
     try:

@@ -39,12 +39,10 @@ from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
-    from edgespec.remote.engine import RemoteEngine
+    from edgespec.model.model import Model
+    from edgespec.model.stream import Events
     from edgespec.runtime.runtime import Runtime
-    from edgespec.runtime.stream import Events
     from edgespec.tools.toolbox import Toolbox
-
-    Answerer = Runtime | RemoteEngine
 
 LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may prevent it"
 TOGETHER = 8  # samples decoded together, each with its own KV cache
@@ -120,9 +118,9 @@ def _answer_of_server(settings: LoadSettings, prompt: _Prompt, call: Call) -> bo
     return True
 
 
-def _answer(llm: Answerer, prompt: _Prompt, call: Call, toolbox: Toolbox | None = None) -> None:
+def _answer(llm: Model, prompt: _Prompt, call: Call, toolbox: Toolbox | None = None) -> None:
     values, output = call.values, call.output
-    chat = llm.has_chat_template if values["chat"] is None else values["chat"]
+    chat = llm.info.has_chat_template if values["chat"] is None else values["chat"]
     if not chat and call.is_unset("system"):
         values["system"] = None  # it is the catalogue's default for chats
     if values["system"] and not chat:
@@ -254,9 +252,9 @@ class _Samples:
         return total
 
 
-def _show_answers(llm: Answerer, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
+def _show_answers(llm: Model, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
     """Show answers as they stream, with the notes before and after. Return the error that ended them, if any."""
-    shown = _show_notes(llm, output, 0)
+    _show_notes(llm, output)
     failure = None
     try:
         for index, event in stream:
@@ -264,33 +262,33 @@ def _show_answers(llm: Answerer, stream: Events, output: Output, samples: _Sampl
                 raise event
             samples.add(index, event)
             if event.id < 0 and not event.is_last:  # it says that there is a note, such as that the server is busy
-                shown = _show_notes(llm, output, shown)
+                _show_notes(llm, output)
     except GenerationError as error:
         failure = error
     finally:
         samples.end()
-    _show_notes(llm, output, shown)
+    _show_notes(llm, output)
     return failure
 
 
-def _cut_off(llm: Answerer, asked: Request, samples: _Samples) -> GenerationError:
+def _cut_off(llm: Model, asked: Request, samples: _Samples) -> GenerationError:
     """Return the error for a partial constrained answer, which a program cannot use."""
     kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
     which = "the answer is" if len(samples.events) == 1 else f"{samples.n_cut_off} of {len(samples.events)} answers are"
     if _is_within_context(llm, asked, samples):
         why, hint = f"-n {asked.max_tokens} is reached", "raise -n, or leave it out"
     else:
-        why, hint = CONTEXT_FULL.format(llm.describe()["ctx_size"]), "use a larger one (-c)"
+        why, hint = CONTEXT_FULL.format(llm.info.ctx_size), "use a larger one (-c)"
     return GenerationError(f"{which} cut off and may not fit the {kind}", why=why, hint=hint)
 
 
-def _is_within_context(llm: Answerer, asked: Request, samples: _Samples) -> bool:
+def _is_within_context(llm: Model, asked: Request, samples: _Samples) -> bool:
     """Return whether -n was reached before the context was full."""
     n_prompt = samples.stats.prompt_tokens // len(samples.events)
-    return 0 <= asked.max_tokens < int(llm.describe()["ctx_size"]) - n_prompt
+    return 0 <= asked.max_tokens < llm.info.ctx_size - n_prompt
 
 
-def _note_limit(llm: Answerer, asked: Request, samples: _Samples, output: Output) -> None:
+def _note_limit(llm: Model, asked: Request, samples: _Samples, output: Output) -> None:
     """Note that a limit ended the answer; for a full context there is already a note."""
     if any(events[-1].finish_reason == "repetition" for events in samples.events if events):
         output.note(f"stopped after {counted(asked.repeat_limit, 'repeated token')} (--repeat-limit)")
@@ -300,27 +298,25 @@ def _note_limit(llm: Answerer, asked: Request, samples: _Samples, output: Output
         output.note(f"{which} after {counted(asked.max_tokens, 'token')} (-n)")
 
 
-def _account(llm: Answerer, asked: Request, shown: _Samples, call: Call) -> None:
+def _account(llm: Model, asked: Request, shown: _Samples, call: Call) -> None:
     """Show the statistics of the answer if requested. Raises Interrupted if the user stopped the answer."""
     output, details = call.output, call.values["stats"]
     interrupted = call.interrupts.received is not None
     is_short = not call.values["explain"] and not output.quiet  # --explain has shown more than the short line
     if details or (is_short and (interrupted or output.stderr_is_terminal)):
-        about, verify, verdicts = llm.describe(), asked.verify, llm.pace_verdicts(asked)
-        for line in footer(shown.stats, about, details=details, verify=verify, pace=verdicts):
+        verify, verdicts = asked.verify, llm.pace_verdicts(asked)
+        for line in footer(shown.stats, llm.info, details=details, verify=verify, pace=verdicts):
             output.aside(line)
     call.interrupts.raise_if_received()
 
 
-def _show_notes(llm: Answerer, output: Output, shown: int) -> int:
-    """Show the notes after the first `shown`, and return their total number."""
-    for note in llm.notes[shown:]:
+def _show_notes(llm: Model, output: Output) -> None:
+    for note in llm.notes.take():
         output.note(note)
-    return len(llm.notes)
 
 
-def _as_json(llm: Answerer, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, Any]:
-    about = llm.describe()
+def _as_json(llm: Model, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, Any]:
+    info = llm.info
     unfinished = {"finish_reason": "cancelled" if is_cancelled else "error"}  # before the first token
     parts = [
         _sample_as_json(llm, events, repetition) | ({} if events else unfinished)
@@ -329,18 +325,18 @@ def _as_json(llm: Answerer, asked: Request, samples: _Samples, *, is_cancelled: 
     choices = [{"index": index, **part} for index, part in enumerate(parts)]
     return {
         **(parts[0] if len(parts) == 1 else {"choices": choices}),
-        "model": about["model"],
-        "draft_model": about["draft_model"],
+        "model": info.model,
+        "draft_model": info.draft_model,
         "seed": asked.seed,
         "verify": asked.verify,
-        "strict": about["strict"],
-        "rounding": about["rounding"],
+        "strict": info.strict,
+        "rounding": info.rounding,
         **samples.stats.as_json(),
         "notes": list(llm.notes),
     }
 
 
-def _sample_as_json(llm: Answerer, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
+def _sample_as_json(llm: Model, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
     return {
         "content": "".join(event.text for event in events),
         **ended_json(events[-1].finish_reason if events else None),
@@ -349,7 +345,7 @@ def _sample_as_json(llm: Answerer, events: list[TokenEvent], repetition: Repetit
     }
 
 
-def _token_as_json(llm: Answerer, event: TokenEvent) -> dict[str, Any]:
+def _token_as_json(llm: Model, event: TokenEvent) -> dict[str, Any]:
     top = [{"id": token, "text": llm.token_text(token), "logprob": logprob} for token, logprob in event.top_logprobs]
     names = ("id", "text", "from_draft", "source", "round", "logprob")
     return {name: getattr(event, name) for name in names} | {"top_logprobs": top}

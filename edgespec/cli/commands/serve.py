@@ -34,6 +34,7 @@ from edgespec.cli.setup.server_file import Presence
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.extras import check_extra
+from edgespec.model.info import ModelInfo
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import AUTO_DRAFT, MAX_SEQUENCES, LoadSettings
 from edgespec.text.figures import counted
@@ -234,7 +235,7 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
         with _told(values["host"], values["port"]):  # another program may have taken the port meanwhile
             sock.listen(BACKLOG)  # before the line that says so: clients may connect as soon as they read it
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
-        example = _example(named[0].name, model.worker.describe())
+        example = _example(named[0].name, model.worker.info)
         _greet(output, url, [*names], len(named), rules, example, as_json=values["as_json"])
 
         def stop() -> None:
@@ -251,11 +252,11 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
             output.json({"event": "stopped"})
 
 
-def _example(name: str, about: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a request for a model of these properties."""
-    if not about["pooling"]:
+def _example(name: str, info: ModelInfo) -> tuple[str, dict[str, Any]]:
+    """Return the path and the body of a request for a model."""
+    if not info.pooling:
         return "chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
-    if about["pooling"] == "rank":
+    if info.pooling == "rank":
         return "rerank", {"model": name, "query": "Who is there?", "documents": ["Hello!"]}
     return "embeddings", {"model": name, "input": "Hello!"}
 

@@ -11,8 +11,7 @@ from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
-    from edgespec.remote.engine import RemoteEngine
-    from edgespec.runtime.runtime import Runtime
+    from edgespec.model.model import Model
     from edgespec.settings import Request
 
 
@@ -33,7 +32,7 @@ def read_files(call: Call, names: str) -> list[Attachment]:
     return files
 
 
-def check_size(llm: Runtime | RemoteEngine, asked: Request, files: list[Attachment], call: Call) -> None:
+def check_size(llm: Model, asked: Request, files: list[Attachment], call: Call) -> None:
     """Note the size of the files, and raise PromptTooLongError if the prompt is longer than the context."""
     from edgespec.chat.attachments import described
 

@@ -29,7 +29,7 @@ class OpenModel(Closable):
     reopen: Callable[[GenerationError], Worker] | None = None
 
     def __init__(self, worker: Worker | Fleet, asked: Request, output: Output) -> None:
-        self.worker, self._output, self._n_shown = worker, output, 0
+        self.worker, self._output = worker, output
         self.where: Callable[[], list[str]] = list  # the progress of a job names only other machines
         try:
             worker.check_settings(asked)
@@ -39,9 +39,7 @@ class OpenModel(Closable):
 
     def show_notes(self) -> None:
         """Show new notes."""
-        notes = self.worker.notes[self._n_shown :]
-        self._n_shown += len(notes)
-        for note in notes:
+        for note in self.worker.notes.take():
             self._output.note(note)
 
     def close(self) -> None:
@@ -79,7 +77,6 @@ class ReopenedModel(OpenModel):
     def reopen(self, error: GenerationError) -> Worker:
         self._output.note(f"{error.line}; restarting it")
         self.close()
-        shown = set(self.worker.notes)
         until_s = monotonic() + PATIENCE_S
         while True:
             try:
@@ -89,5 +86,5 @@ class ReopenedModel(OpenModel):
                     raise
                 sleep(RETRY_S)
             else:
-                self.worker, self._n_shown = worker, sum(note in shown for note in worker.notes)
+                self.worker = worker
                 return worker

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from tempfile import TemporaryFile
 from time import sleep
 from typing import TYPE_CHECKING, Any
@@ -62,8 +62,8 @@ def _opened(server: Nearby, loaded: Loaded, wanted: LoadSettings, keep_s: float 
 
     plain: dict[str, Any] = {name: value for name, value in PLAIN.items() if getattr(wanted, name) == value}
     settings = LoadSettings(loaded.name, **plain)
-    about = loaded.about | {"model": str(resolve(wanted.model).path)}
-    model = LoadedModel(server.url, server.key, settings, about, loaded.notes, loaded.template)
+    info = replace(loaded.info, model=str(resolve(wanted.model).path))
+    model = LoadedModel(server.url, server.key, settings, info, loaded.notes)
     if keep_s and server.kept_s not in (None, keep_s):
         model.keep(keep_s)
     return model

@@ -22,6 +22,7 @@ from filelock import FileLock, Timeout
 from edgespec import __version__
 from edgespec.files.optional_files import optional
 from edgespec.files.paths import file_facts, state_dir
+from edgespec.model.info import ModelInfo
 from edgespec.models.names.spec import resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
 
@@ -47,23 +48,21 @@ class Loaded:
 
     Attributes:
         settings: how it was loaded.
-        about: what `Worker.describe` returns.
         notes: for the user, from loading it.
         files: what identified its files when they were loaded (`file_facts`), by role: "model", "draft_model", ...
     """
 
     name: str
     settings: LoadSettings
-    about: dict[str, Any]
+    info: ModelInfo
     notes: list[str]
-    template: str
     files: dict[str, list[Any]]
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> Loaded:
         """Return what `asdict` made plain data. Raises TypeError, KeyError."""
         settings = plain["settings"] | {name: tuple(plain["settings"][name]) for name in ("rpc", "lora")}
-        return cls(**plain | {"settings": LoadSettings(**settings)})
+        return cls(**plain | {"settings": LoadSettings(**settings), "info": ModelInfo.from_json(plain["info"])})
 
     def can_answer_for(self, wanted: LoadSettings) -> bool:
         """Return whether texts would be those of `wanted`, drafted in the way that `wanted` asks for. Raises

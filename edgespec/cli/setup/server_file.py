@@ -92,4 +92,4 @@ def _loaded(place: Place) -> Loaded:
     served, offer = place.served, place.offer
     assert served is not None
     settings, notes = lasting_settings(offer.settings), served.notes_of_loading
-    return Loaded(offer.name, settings, served.about, notes, served.templates.default, served.files)
+    return Loaded(offer.name, settings, served.info, notes, served.files)

@@ -22,7 +22,7 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 if TYPE_CHECKING:
     from edgespec.cli.setup.job_models import OpenModel
     from edgespec.events import Progress
-    from edgespec.remote.engine import RemoteEngine
+    from edgespec.remote.model import RemoteModel
 
 VARIABLE = "EDGESPEC_API_KEY"
 SENT = ("model", "verify", "spec_type", "pace", "spec_draft_n_max")
@@ -57,23 +57,22 @@ def check_options(call: Call) -> None:
         )
 
 
-def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -> list[RemoteEngine]:
+def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -> list[RemoteModel]:
     """Open the model of -m, one of `also`, or the first model, on each server that can be reached.
 
     Options that the user has not set become those of the first server. Raises EdgespecError.
     """
-    from edgespec.remote.connection import base_url
-    from edgespec.remote.engine import RemoteEngine
-    from edgespec.remote.fleet import LostError
+    from edgespec.remote.connection import LostError, base_url
+    from edgespec.remote.model import RemoteModel
 
     values = call.values
     given = {name: values[name] for name in ("spec_type", "pace", "spec_draft_n_max") if values.get(name) is not None}
     settings = LoadSettings(values["model"] if call.is_typed("model") else "", **given)
-    key, found, lost = _key(), list[RemoteEngine](), list[LostError]()
+    key, found, lost = _key(), list[RemoteModel](), list[LostError]()
     with ExitStack() as opened:
         for url in dict.fromkeys(map(base_url, urls)):
             try:
-                found.append(opened.enter_context(RemoteEngine(url, key, settings, also=also)))
+                found.append(opened.enter_context(RemoteModel(url, key, settings, also=also)))
             except LostError as away:
                 lost.append(away)
         if not found:
@@ -87,12 +86,12 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
     return found
 
 
-def opener(url: str) -> Callable[[LoadSettings, Progress | None, CancelFlag | None], RemoteEngine]:
+def opener(url: str) -> Callable[[LoadSettings, Progress | None, CancelFlag | None], RemoteModel]:
     """Return a function that opens models of a server for a chat."""
-    from edgespec.remote.engine import RemoteEngine
+    from edgespec.remote.model import RemoteModel
 
     key = _key()
-    return lambda settings, progress, cancel: RemoteEngine(url, key, settings, cancel)
+    return lambda settings, progress, cancel: RemoteModel(url, key, settings, cancel)
 
 
 def _key() -> str:

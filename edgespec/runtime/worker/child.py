@@ -30,7 +30,8 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import TokenEvent
 from edgespec.files.unfinished import remove_unfinished
-from edgespec.runtime.stream import Event, Stream
+from edgespec.model.notes import Notes
+from edgespec.model.stream import Event, Stream
 from edgespec.settings import Inputs, LoadSettings, Request
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ class _Child:
         self._flags: dict[int, CancelFlag] = {}  # of requests that are open or in the inbox
         self._rows: list[tuple[int, tuple[Any, ...] | EdgespecError]] = []
         self._sent_s = float("-inf")
-        self._notes: list[str] = []
-        self._n_told = 0
+        self._notes = Notes()
 
     def run(self, settings: LoadSettings) -> None:
         """Load the model, then obey commands until CLOSE."""
@@ -133,7 +133,7 @@ class _Child:
             return
         with runtime:
             self._notes = runtime.notes
-            self._reply(LOADED, (runtime.has_chat_template, runtime.settings, runtime.describe()))
+            self._reply(LOADED, (runtime.settings, runtime.info))
             stream = Stream(runtime.loop, apart=True)
             while (command := self._next(wait=stream.is_over)) is None or command[0] != CLOSE:
                 if command is not None:
@@ -153,8 +153,7 @@ class _Child:
     def send(self, kind: str, value: Any) -> None:
         """Send a message to the parent, with the new notes."""
         with self._sending:
-            n_told, self._n_told = self._n_told, len(self._notes)
-            self._replies.send((kind, value, self._notes[n_told:]))
+            self._replies.send((kind, value, self._notes.take()))
 
     def _next(self, *, wait: bool) -> Any:
         """Return the next command; None if there is none yet and answers are open."""
@@ -212,7 +211,7 @@ class _Child:
                 self._elsewhere(runtime, pickle.loads(what), partial(self._prepare, runtime, id))
             else:
                 name, args, settings = pickle.loads(what)
-                call = lambda: attrgetter(name)(runtime)(*args, **settings)  # noqa: E731
+                call = partial(runtime.call, name, *args, **settings)
                 if name.startswith(OF_TEXTS):
                     self._threads["reading"].submit(self._answer, id, call)
                 elif name == "check_settings":
@@ -248,7 +247,7 @@ class _Child:
         if stream.open:
             raise UsageError("this model is already generating", hint="finish or close the other answers first")
         change()
-        return runtime.settings, runtime.describe()
+        return runtime.settings, runtime.info
 
     def _answer(self, id: int, call: Callable[[], Any]) -> None:
         try:

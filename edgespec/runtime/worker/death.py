@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError
 from edgespec.llama.device_lost import GPU_FAILED, GPU_HINT
 from edgespec.llama.workers import LOST, LOST_HINT
+from edgespec.model.info import ModelInfo
 from edgespec.settings import LoadSettings
 
 LEAST_CTX = 512  # tokens: less is no conversation
@@ -44,24 +44,24 @@ class Remedy:
     settings: LoadSettings
 
 
-def remedies(settings: LoadSettings, about: Mapping[str, Any], *, error: Exception | None = None) -> list[Remedy]:
+def remedies(settings: LoadSettings, info: ModelInfo, *, error: Exception | None = None) -> list[Remedy]:
     """Return ways to load a model again: with the same settings, and with less.
 
-    `about` is the model's `describe()`, or empty if it was never loaded. The same settings are first, or last if memory
+    `info` is that of the model, or empty if it was never loaded. The same settings are first, or last if memory
     ran out.
     """
     same, less = Remedy("Load again", settings), []
     if lost_workers(settings, error):
         return [same]
-    half = (settings.ctx_size or about.get("ctx_size", 0)) // 2
+    half = (settings.ctx_size or info.ctx_size) // 2
     if half >= LEAST_CTX:
         shorter = replace(settings, ctx_size=half, ctx_size_draft=min(settings.ctx_size_draft, half))
         less.append(Remedy(f"Use half the context ({half} tokens)", shorter))
-    if settings.draft_model or about.get("draft_model"):
+    if settings.draft_model or info.draft_model:
         plainer = replace(settings, draft_model=None, spec_type=settings.without_draft)
         less.append(Remedy("Load no draft model", plainer))
     layers = settings.gpu_layers // 2 if isinstance(settings.gpu_layers, int) else 0
-    if about.get("offloaded") and layers != settings.gpu_layers:
+    if info.offloaded and layers != settings.gpu_layers:
         less.append(Remedy(f"Put {layers or 'no'} layers on the GPU", replace(settings, gpu_layers=layers)))
     is_short_of_memory = getattr(error, "out_of_memory", isinstance(error, OutOfMemoryError))
     return [*less, same] if is_short_of_memory else [same, *less]

@@ -27,7 +27,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress, TokenEvent
-from edgespec.runtime.stream import Loop, Stream, closed_error
+from edgespec.model.notes import Notes
+from edgespec.model.stream import Loop, Stream
 from edgespec.runtime.worker.child import (
     ADD,
     CALL,
@@ -84,7 +85,7 @@ class _Call:
     def value(self) -> Any:
         """Return what the method returned, or raise its error."""
         if self.reply is None:
-            raise closed_error() if self._pipes.is_closed else NoReplyError()
+            raise self._pipes.closed_error() if self._pipes.is_closed else NoReplyError()
         if isinstance(self.reply[0], Exception):
             raise self.reply[0]
         return self.reply[0]
@@ -99,7 +100,7 @@ class Pipes(Loop):
         silence_s: how long a child may send nothing, although it is pinged, before it is ended.
     """
 
-    def __init__(self, settings: LoadSettings, progress: Progress, notes: list[str]) -> None:
+    def __init__(self, settings: LoadSettings, progress: Progress, notes: Notes) -> None:
         super().__init__()
         self._settings, self._progress, self._notes = settings, progress, notes
         self.death: WorkerDiedError | None = None
@@ -110,7 +111,8 @@ class Pipes(Loop):
         self._start()
 
     def loaded(self, cancel: CancelFlag) -> Any:
-        """Wait until the model is loaded, and return its description. Raises its error, or LoadingStoppedError."""
+        """Wait until the model is loaded, and return its settings and its `ModelInfo`. Raises its error, or
+        LoadingStoppedError."""
         call = self._calls[LOADED]
         while not call.has_news:
             if cancel.is_set():
@@ -207,7 +209,8 @@ class Pipes(Loop):
             self._died()
             return
         self._n_silent = 0
-        self._notes.extend(notes)
+        for note in notes:
+            self._notes.append(note)
         if kind == PONG:
             return
         if kind == "events":

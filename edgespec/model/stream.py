@@ -1,19 +1,23 @@
-"""Streams of events, for readers in any threads. One of the threads that wait for events runs the loop."""
+"""Answers as streams of events, for threads and coroutines. One of the threads that wait for events runs the loop."""
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, UsageError, for_users
 from edgespec.events import TokenEvent
+
+MOST_UNREAD = 2**13  # events
+UNREAD_S = 5.0  # for a reader to take an event
 
 Event = tuple[int, TokenEvent | EdgespecError]
 Events = Generator[Event, None, None]
@@ -44,11 +48,22 @@ class Loop(ABC):
         self._leader: int | None = None
         self._is_settled = True
         self.is_closed = False
+        self._reader: Reader | None = None
+
+    def closed_error(self) -> EdgespecError:
+        """Return the error for requests to a closed model, and for answers that were open when it was closed."""
+        return UsageError("this model is closed")
 
     def check(self) -> None:
         """Raise EdgespecError if no request can be accepted any more."""
         if self.is_closed:
-            raise closed_error()
+            raise self.closed_error()
+
+    def reader(self) -> Reader:
+        """Return the reader of streams for the running event loop of asyncio."""
+        if self._reader is None or self._reader.event_loop is not asyncio.get_running_loop():
+            self._reader = Reader(self)
+        return self._reader
 
     @abstractmethod
     def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
@@ -125,26 +140,32 @@ class Loop(ABC):
 
 
 class Stream(Closable):
-    """The events of some answers, for one reader, each with the number of its request.
+    """The events of some answers, for one thread or coroutine, each with the number of its request.
 
-    If the engine fails, the error ends all answers of the stream; with `apart`, only the answers that failed.
+    If the engine fails, the error ends all answers of the stream; with `apart`, only the answers that failed. A
+    coroutine gets the error of any answer as an exception, also if the answer was cancelled.
 
     Attributes:
         open: the numbers of the answers that are not over.
     """
 
-    def __init__(self, loop: Loop, *, apart: bool = False) -> None:
-        self._loop, self._apart = loop, apart
+    def __init__(self, loop: Loop, cancel: CancelFlag | None = None, *, apart: bool = False) -> None:
+        self._loop, self._cancel, self._apart = loop, cancel or CancelFlag(), apart
         self._arrived: deque[Event] = deque()
         self._failure: EdgespecError | None = None
         self.open: set[int] = set()
         self.is_closed = False
         loop.streams.add(self)
 
-    def add(self, number: int, what: Any, cancel: CancelFlag) -> None:
-        """Ask for one more answer, whose events have this number; setting `cancel` ends this answer and no other."""
+    def add(self, number: int, what: Any, cancel: CancelFlag | None = None) -> None:
+        """Ask for one more answer, whose events have this number; setting its `cancel` ends this answer and no
+        other."""
         self.open.add(number)
-        self._loop.add(self, number, what, cancel)
+        self._loop.add(self, number, what, cancel or self._cancel)
+
+    def end_reasoning(self) -> None:
+        """Let the content of the answers begin now, if they reason."""
+        self._cancel.end_reasoning()
 
     def put(self, number: int, event: TokenEvent | EdgespecError) -> None:
         """Add an event of an answer (called by the loop). The last one is an error, or an event with `is_last`."""
@@ -196,6 +217,9 @@ class Stream(Closable):
             while not self.is_over:
                 yield from self.take()
 
+    def __aiter__(self) -> AsyncEvents:
+        return self._loop.reader().read(self)
+
     def close(self) -> None:
         """Cancel the answers that are not over."""
         if not self.is_closed:
@@ -205,7 +229,7 @@ class Stream(Closable):
 
 
 class Answer(Closable, Iterator[TokenEvent]):
-    """The events of one answer, for one reader; the last one has its finish reason.
+    """The events of one answer, for one thread or coroutine; the last one has its finish reason.
 
     `close` cancels the answer, also from another thread; then there is no last event. If the answer fails, reading
     raises EdgespecError; a GenerationError comes after a last event with the finish reason "error".
@@ -219,6 +243,11 @@ class Answer(Closable, Iterator[TokenEvent]):
         event = next(self._events)
         self._text.append(event.text)
         return event
+
+    async def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        with self:
+            async for _, event in self.stream:
+                yield event
 
     def __str__(self) -> str:
         """Wait for the end of the answer, and return its whole text."""
@@ -235,14 +264,135 @@ class Answer(Closable, Iterator[TokenEvent]):
 
 def _events_of(stream: Stream) -> Iterator[TokenEvent]:
     """The events of the only request of a stream."""
+    is_over = False
     for _, event in stream:
-        if isinstance(event, GenerationError):
+        if isinstance(event, GenerationError) and not is_over:
             yield TokenEvent(-1, "", finish_reason="error", stats=stream.stats)
         if isinstance(event, EdgespecError):
             raise event
+        is_over = event.is_last
         yield event
 
 
-def closed_error() -> UsageError:
-    """The error for a model that is closed."""
-    return UsageError("this model is closed")
+# --- asyncio ----------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """Reads the streams that coroutines of one event loop wait for. Its thread runs while one of them is open.
+
+    A stream whose coroutine takes no events is closed: its slot is of more use to others.
+    """
+
+    def __init__(self, loop: Loop) -> None:
+        self.loop, self.event_loop = loop, asyncio.get_running_loop()
+        self._open: set[AsyncEvents] = set()
+        self._lock = threading.Lock()
+        self._is_running = False
+
+    def read(self, stream: Stream) -> AsyncEvents:
+        """Return the events of a stream for a coroutine."""
+        events = AsyncEvents(self, stream)
+        with self._lock:
+            if not self._is_running:
+                threading.Thread(target=self._run, name="answers", daemon=True).start()
+                self._is_running = True
+            self._open.add(events)
+        return events
+
+    def forget(self, events: AsyncEvents) -> None:
+        """Deliver no more events of a stream."""
+        with self._lock:
+            self._open.discard(events)
+
+    @property
+    def has_news(self) -> bool:
+        return any(events.stream.has_news for events in [*self._open])
+
+    def _run(self) -> None:
+        while (open := self._readable()) is not None:
+            try:
+                if not self.has_news:
+                    self.loop.wait(self)
+                news = [(events, arrived) for events in open if (arrived := events.arrived())]
+            except Exception as error:  # it is not known which answer caused it: it ends all
+                news = [(events, [(0, for_users(error))]) for events in open]
+                for events in open:
+                    events.cancel()
+            try:
+                if news:
+                    self.event_loop.call_soon_threadsafe(self._deliver, news)
+            except RuntimeError:  # the event loop is closed
+                for events in open:
+                    events.cancel()
+
+    def _readable(self) -> list[AsyncEvents] | None:
+        """Return the open streams; None ends the thread."""
+        with self._lock:
+            self._is_running = bool(self._open)
+            return [*self._open] or None
+
+    def _deliver(self, news: Sequence[tuple[AsyncEvents, Sequence[Event | None]]]) -> None:
+        for events, arrived in news:
+            events.deliver(arrived)
+
+
+class AsyncEvents:
+    """The events of a stream for one coroutine. Raises EdgespecError if one of the answers fails."""
+
+    def __init__(self, reader: Reader, stream: Stream) -> None:
+        self._reader, self.stream = reader, stream
+        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: there are no more
+        self._taken_s = reader.event_loop.time()  # when an event was taken last, or there was none to take
+        self._is_over = False
+
+    def __aiter__(self) -> AsyncEvents:
+        return self
+
+    async def __anext__(self) -> tuple[int, TokenEvent]:
+        while not self._is_over:
+            arrived = await self._events.get()
+            self._taken_s = self._reader.event_loop.time()
+            if arrived is None:
+                break
+            number, event = arrived
+            if isinstance(event, TokenEvent):
+                if event.finish_reason == "error":  # the next event is the reason
+                    continue
+                if event.finish_reason != "cancelled":
+                    return number, event
+                event = GenerationError("the answer was broken off")
+            self._is_over = True
+            self.cancel()
+            raise event
+        self._is_over = True
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        """Cancel the answers that are not over, from any thread."""
+        self._reader.forget(self)
+        self.stream.close()
+
+    def arrived(self) -> list[Event | None]:
+        """Return what has arrived; called in the thread that reads."""
+        events: list[Event | None] = []
+        try:
+            events += self.stream.take() if self.stream.has_news else ()
+        except EdgespecError as error:
+            events.append((0, error))
+        if self.stream.is_over:
+            if self.stream.is_closed:  # by the model, while answers were open
+                events.append((0, self._reader.loop.closed_error()))
+            events.append(None)
+            self.cancel()
+        return events
+
+    def deliver(self, arrived: Sequence[Event | None]) -> None:
+        """Pass on what has arrived, unless the coroutine takes nothing; called in the thread of the event loop."""
+        if self._events.empty():
+            self._taken_s = self._reader.event_loop.time()
+        elif self._reader.event_loop.time() - self._taken_s > UNREAD_S or self._events.qsize() > MOST_UNREAD:
+            self.cancel()
+            why = "its client did not read the events"
+            arrived = [(0, GenerationError("the answer was cancelled", why=why))]
+        for event in arrived:
+            self._events.put_nowait(event)

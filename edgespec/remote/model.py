@@ -5,26 +5,26 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
-from collections.abc import AsyncGenerator, Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from dataclasses import fields, replace
-from functools import partial
+from dataclasses import dataclass, field, fields, replace
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
-from edgespec.closable import Closable
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, UsageError
-from edgespec.events import Completion, TokenEvent
-from edgespec.remote.connection import Connection
-from edgespec.remote.fleet import POLL_S, Arrived, Put
+from edgespec.events import Completion, FinishReason, TokenEvent
+from edgespec.model.info import ModelInfo
+from edgespec.model.model import DraftingOptions, Model, drafting_changes
+from edgespec.model.notes import Notes
+from edgespec.model.stream import Loop, Stream
+from edgespec.remote.connection import POLL_S, Connection
 from edgespec.remote.wire import Partial, body_of, events, messages_of
-from edgespec.runtime.options import DraftingOptions, drafting_changes
-from edgespec.runtime.stream import Events, closed_error
-from edgespec.settings import LoadSettings, Message, Request
+from edgespec.settings import MAX_SEQUENCES, LoadSettings, Message, Request
 from edgespec.text.printable import one_line
 
 if TYPE_CHECKING:
@@ -32,22 +32,13 @@ if TYPE_CHECKING:
 
 PROBE_S = 1.0  # between questions to a lost server
 MOST_COUNTS = 64  # prompts whose length is remembered
-FOREIGN = {
-    "description": "a model of another server",
-    "draft_model": None,
-    "drafters": ["unknown"],
-    "pace": "auto",
-    "strict": False,
-    "fast": False,
-    "exact": True,
-    "rounding": None,
-    "width_class": None,
-    "measured_depth": None,
-    "made_exact_by": "",
-}
+
+Arrived = TokenEvent | EdgespecError | None
+"""An event of an answer, the error with which it fails, or None: the server is too busy, and the request waits."""
+Put = Callable[[Arrived], None]
 
 
-class RemoteEngine(Closable):
+class RemoteModel(Model):
     """The model `settings.model` of a server. If it is "": the first model in `also` that the server has, or its first.
 
     Raises UsageError if the URL is not an inference server, or it has no such model; GenerationError if the server
@@ -69,80 +60,92 @@ class RemoteEngine(Closable):
         *,
         also: Sequence[str] = (),
     ) -> None:
-        self.settings = settings or LoadSettings("")
-        self.url, self.notes = url, list[str]()
+        self._settings = settings or LoadSettings("")
+        self.url, self.notes = url, Notes()
         self._counts: dict[tuple[tuple[Message, ...], str], int] = {}  # of messages and arguments of the template
         self._bytes: dict[int, bytes] = {}
-        self._running: dict[int, str] = {}  # the server's ids of answers, by the `id` of their requests
-        self.is_closed = False
+        self.loop: _Answers = _Answers(self)
         self.connection = Connection(url, key)
         try:
-            self.models, props = self.connection.wait_for(self._introduction(also), cancel)
-            self._about, self.texts_depend_on = self._read(props)
+            self._info, self.texts_depend_on = self.connection.wait_for(self._introduction(also), cancel)
         except BaseException:
             self.connection.close()
             raise
 
     def close(self) -> None:
         """End all answers; the server keeps its model."""
-        self.is_closed = True
+        self.loop.is_closed = True
+        for stream in [*self.loop.streams]:
+            stream.close()
         self.connection.close()
 
     # --- what the server has ------------------------------------------------------------------------------------------
 
-    async def _introduction(self, also: Sequence[str]) -> tuple[list[str], dict[str, Any]]:
-        """Return the names of all models, and the properties of the chosen one."""
+    async def _introduction(self, also: Sequence[str]) -> tuple[ModelInfo, Mapping[str, Any]]:
+        """Return the description of the chosen model, and what texts depend on."""
         listed = await self.connection.ask("GET", "/v1/models")
         models = [model for model in listed.get("data") or () if isinstance(model, dict)]
         names = [name for model in models if (name := str(model.get("id", ""))) and name == one_line(name)]
         if not names:
             raise self.connection.stranger("it lists no models")
-        name = self.settings.model or next((name for name in also if name in names), names[0])
+        name = self._settings.model or next((name for name in also if name in names), names[0])
         if name not in names:
             raise UsageError(f"{self.url} has no model {name!r}", hint=f"it has {', '.join(names)}")
-        self.settings = replace(self.settings, model=name)
+        self._settings = replace(self._settings, model=name)
         props = await self.connection.ask("GET", "/props", model=name)
         if props.get("is_sleeping"):  # this loads the model
             await self.connection.ask("POST", "/tokenize", {"model": name, "content": ""})
             props = await self.connection.ask("GET", "/props", model=name)
-        return names, props
+        return self._described(props, names)
 
-    def _read(self, props: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
-        """Return `describe`, and what texts depend on, from the properties of a model."""
-        name = self.settings.model
+    def _described(self, props: Mapping[str, Any], models: Sequence[str]) -> tuple[ModelInfo, Mapping[str, Any]]:
+        """Return the description of a model from its properties, and what texts depend on."""
+        name, foreign = self._settings.model, {"description": "a model of another server", "drafters": ["unknown"]}
         try:
-            generation = props["default_generation_settings"]
-            self.n_slots = max(1, int(props["total_slots"]))
-            n_ctx = int(generation["n_ctx"])
-            own = props.get("edgespec") or {}
+            generation, own = props["default_generation_settings"], props.get("edgespec") or {}
             self.is_own = bool(own)
-            about = {"server": self.url, "models": self.models, "model": name, "sequences": self.n_slots}
-            self.has_chat_template = bool(props.get("chat_template"))
+            facts = {
+                "model": name,
+                "ctx_size": int(generation["n_ctx"]),
+                "sequences": max(1, int(props["total_slots"])),
+                "has_chat_template": bool(props.get("chat_template")),
+                "server": self.url,
+                "models": [*models],
+            }
             if not self.is_own:
-                return FOREIGN | about | {"ctx_size": n_ctx}, {"model": name, "served by": "another program"}
-            told = {"system": str(props["system_prompt"])} if "system_prompt" in props else {}
-            self.defaults = _defaults(generation["params"]) | told
-            depend_on = own.pop("texts_depend_on")
-            told = {key: one_line(value) if isinstance(value, str) else value for key, value in own.items()}
-            return FOREIGN | told | about | {"ctx_size": n_ctx}, depend_on
+                return ModelInfo.from_json(foreign | facts), {"model": name, "served by": "another program"}
+            system = {"system": str(props["system_prompt"])} if "system_prompt" in props else {}
+            self.defaults = _defaults(generation["params"]) | system
+            return ModelInfo.from_json(own | facts), own["texts_depend_on"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self.connection.stranger(f"its description of the model cannot be read ({error!r})") from error
 
     defaults: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
     """The settings of requests that the server uses by default, by the names of their fields."""
 
-    # --- what a worker has --------------------------------------------------------------------------------------------
+    @property
+    def settings(self) -> LoadSettings:
+        return self._settings
 
-    def describe(self) -> dict[str, Any]:
-        """Return what the server has loaded, as plain data."""
-        return dict(self._about)
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def room(self) -> int:
+        return MAX_SEQUENCES  # the server has a queue
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        raise UsageError(f"{self.url} cannot be asked this", why=f"{name} is for models of this machine")
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         """Ask the server to draft in another way from the next answer on. Raises UsageError."""
         wanted = drafting_changes(changes)
         if wanted.get("spec_tree", 1) != 1:
             raise UsageError("spec-tree is up to the server")
-        self.settings = replace(self.settings, **wanted)
+        self._settings = replace(self._settings, **wanted)
 
     def keep_state(
         self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
@@ -193,84 +196,28 @@ class RemoteEngine(Closable):
         found = self.connection.ask("POST", "/tokenize", body | {"model": self.settings.model})
         return list(self.connection.wait_for(found).get("tokens") or ())
 
-    def token_bytes(self, token: int) -> bytes:
-        """Return the bytes of a token in an answer with log-probabilities."""
-        return self._bytes.get(token, b"")
-
-    def token_text(self, token: int) -> str:
-        """Return the text of a token in an answer with log-probabilities; a part of a character is U+FFFD."""
-        return self.token_bytes(token).decode("utf-8", "replace")
+    def token_bytes(self, tokens: Sequence[int]) -> list[bytes]:
+        """Return the bytes of tokens in answers with log-probabilities; of other tokens nothing."""
+        return [self._bytes.get(token, b"") for token in tokens]
 
     # --- answers ------------------------------------------------------------------------------------------------------
-
-    def submit(self, request: Request, cancel: CancelFlag | None = None) -> Generator[TokenEvent, None, None]:
-        """Ask for an answer, and yield its events; closing the generator ends the answer on the server.
-
-        Setting `cancel` ends the answer early. Raises EdgespecError; before a GenerationError comes an event with the
-        finish reason "error".
-        """
-        for _, event in self.stream([request], cancel):
-            if isinstance(event, EdgespecError):
-                raise event
-            yield event
-
-    def stream(self, requests: Iterable[Request], cancel: CancelFlag | None = None) -> Events:
-        """Ask for several answers at once, and yield the events of each with the index of its request.
-
-        An error in place of an event is the reason why this request fails. Otherwise as `submit`.
-        """
-        if self.is_closed:
-            raise closed_error()
-        asked, has_waited, ending = [*requests], False, set[int]()
-        made = [Partial(self._counts.get((request.messages, request.template), 0)) for request in asked]
-        arrived: queue.SimpleQueue[tuple[int, Arrived]] = queue.SimpleQueue()
-        answers = {number: self.begin(each, partial(_put, arrived, number)) for number, each in enumerate(asked)}
-        try:
-            while answers and not (arrived.empty() and all(answer.done() for answer in answers.values())):
-                if cancel is not None and cancel.is_set():
-                    for number in answers:
-                        yield number, TokenEvent(-1, "", finish_reason="cancelled", stats=made[number].stats)
-                    return
-                if cancel is not None and cancel.ends_reasoning:
-                    ending |= self._end_reasoning(each for each in asked if id(each) not in ending)
-                try:
-                    number, event = arrived.get(timeout=POLL_S)
-                except queue.Empty:
-                    continue
-                if event is None and not has_waited:
-                    has_waited = True
-                    self.notes.append(f"{self.url} is busy: waiting for it")
-                    yield number, TokenEvent(-1, "")  # so that the reader shows the note now
-                elif isinstance(event, TokenEvent):
-                    made[number].add(event)
-                    yield number, event
-                elif event is not None:
-                    if isinstance(event, GenerationError):
-                        yield number, TokenEvent(-1, "", finish_reason="error", stats=made[number].stats)
-                    yield number, event
-                if isinstance(event, EdgespecError) or (event is not None and event.is_last):
-                    del answers[number]
-        finally:
-            for answer in answers.values():
-                answer.cancel()
-
-    def _end_reasoning(self, requests: Iterable[Request]) -> set[int]:
-        """Ask the server to end the reasoning of answers that have begun. Return the `id` of their requests."""
-        begun = {number: self._running[number] for number in map(id, requests) if self._running.get(number)}
-        for name in begun.values():
-            body = {"id": name, "action": "reasoning_end", "model": self.settings.model}
-            self.connection.submit(self.connection.ask("POST", "/v1/chat/completions/control", body))
-        return {*begun}
-
-    # --- what a fleet asks of a member ------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         return self.url
 
-    def begin(self, request: Request, put: Put) -> Future[None]:
-        """Ask for an answer, and pass its events to `put`."""
-        return self.connection.submit(self._deliver(request, put))
+    def begin(self, request: Request, put: Put, named: Callable[[str], None] = lambda id: None) -> Future[None]:
+        """Ask for an answer, and pass its events to `put`, and the id that the server gives it to `named`."""
+        return self.connection.submit(self._deliver(request, put, named))
+
+    def tokens_of_prompt(self, request: Request) -> int:
+        """Return the number of tokens of a prompt, if it was counted, else 0."""
+        return self._counts.get((request.messages, request.template), 0)
+
+    def end_reasoning(self, answer: str) -> None:
+        """Ask the server to end the reasoning of the answer with this id."""
+        body = {"id": answer, "action": "reasoning_end", "model": self.settings.model}
+        self.connection.submit(self.connection.ask("POST", "/v1/chat/completions/control", body))
 
     def recover(self) -> Future[None]:
         """Ask the server again and again until it answers."""
@@ -293,10 +240,10 @@ class RemoteEngine(Closable):
 
     # --- in the loop of the connection --------------------------------------------------------------------------------
 
-    async def _deliver(self, request: Request, put: Put) -> None:
+    async def _deliver(self, request: Request, put: Put, named: Callable[[str], None]) -> None:
         """Pass the events of an answer to `put`; the last one has `is_last`, or is an error."""
         try:
-            async with aclosing(self._generate(request, lambda: put(None))) as answer:
+            async with aclosing(self._generate(request, lambda: put(None), named)) as answer:
                 async for event in answer:
                     put(event)
         except EdgespecError as error:
@@ -304,24 +251,20 @@ class RemoteEngine(Closable):
         except Exception as error:
             put(GenerationError(f"unexpected error while asking {self.url}", why=f"{type(error).__name__}: {error}"))
 
-    async def _generate(self, request: Request, waiting: Callable[[], None]) -> AsyncGenerator[TokenEvent, None]:
+    async def _generate(
+        self, request: Request, waiting: Callable[[], None], named: Callable[[str], None]
+    ) -> AsyncGenerator[TokenEvent, None]:
         """Yield the events of an answer; closing the generator ends the answer on the server. Raises EdgespecError."""
         path, body = body_of(request, is_own=self.is_own)
         body = self.drafting | body | {"model": self.settings.model}  # settings of the request take precedence
         seen = set[int]()
-
-        number = id(request)
-        named = partial(self._running.__setitem__, number)
-        try:
-            async with aclosing(events(self.connection.stream(path, body, waiting), named)) as answer:
-                async for event in answer:
-                    if request.logprobs is not None:
-                        seen |= {event.id, *(id for id, _ in event.top_logprobs)}
-                        if event.is_last:
-                            await self._learn(seen - {-1} - self._bytes.keys())
-                    yield event
-        finally:
-            self._running.pop(number, None)
+        async with aclosing(events(self.connection.stream(path, body, waiting), named)) as answer:
+            async for event in answer:
+                if request.logprobs is not None:
+                    seen |= {event.id, *(id for id, _ in event.top_logprobs)}
+                    if event.is_last:
+                        await self._learn(seen - {-1} - self._bytes.keys())
+                yield event
 
     async def _learn(self, ids: Collection[int]) -> None:
         """Ask the server for the bytes of these tokens."""
@@ -333,13 +276,92 @@ class RemoteEngine(Closable):
             self._bytes[id] = piece.encode() if isinstance(piece, str) else bytes(piece)
 
 
-def _put(arrived: queue.SimpleQueue[tuple[int, Arrived]], number: int, event: Arrived) -> None:
-    arrived.put((number, event))
+@dataclass(slots=True, eq=False)
+class _Open:
+    """An answer of the server that is not over.
+
+    Attributes:
+        made: the statistics so far.
+        begun: the request to the server, which cancels the answer.
+        id: the id that the server gave it.
+    """
+
+    stream: Stream
+    number: int
+    cancel: CancelFlag
+    made: Partial
+    begun: Future[None] = field(default_factory=Future)
+    id: str = ""
+    is_told_to_answer: bool = False
+
+    def named(self, id: str) -> None:
+        self.id = id
 
 
-def token_bytes(engines: Sequence[RemoteEngine], token: int) -> bytes:
-    """Return the bytes of a token in an answer with log-probabilities of one of the engines."""
-    return next((data for engine in engines if (data := engine.token_bytes(token))), b"")
+class _Answers(Loop):
+    """Asks a server for answers. The thread of the connection queues their events, and a turn hears one of them."""
+
+    def __init__(self, model: RemoteModel) -> None:
+        super().__init__()
+        self._model, self._numbers = model, count()
+        self._open: dict[int, _Open] = {}
+        self._arrived: queue.SimpleQueue[tuple[int, Arrived]] = queue.SimpleQueue()
+        self._has_waited = False
+
+    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
+        answer = _Open(stream, number, cancel, Partial(self._model.tokens_of_prompt(what)))
+        id = next(self._numbers)
+        self._open[id] = answer  # before its first event, which another thread may hear
+        answer.begun = self._model.begin(what, lambda event: self._arrived.put((id, event)), answer.named)
+
+    def turn(self) -> None:
+        for id, answer in [*self._open.items()]:
+            if answer.cancel.is_set():
+                self._remove(id)
+                answer.stream.put(answer.number, self._end(answer, "cancelled"))
+            elif answer.cancel.ends_reasoning and answer.id and not answer.is_told_to_answer:
+                answer.is_told_to_answer = True
+                self._model.end_reasoning(answer.id)
+        if not any(stream.has_news for stream in [*self.streams]):
+            with suppress(queue.Empty):
+                self._hear(*self._arrived.get(timeout=POLL_S))
+
+    def settle(self) -> None:
+        for id, answer in [*self._open.items()]:
+            if answer.stream.is_closed:
+                self._remove(id)
+
+    def _hear(self, id: int, event: Arrived) -> None:
+        if id not in self._open:
+            return
+        answer = self._open[id]
+        if event is None:
+            if not self._has_waited:
+                self._has_waited = True
+                self._model.notes.add(f"{self._model.url} is busy: waiting for it")
+                answer.stream.put(answer.number, TokenEvent(-1, ""))  # so that the reader shows the note now
+            return
+        if isinstance(event, GenerationError):
+            answer.stream.put(answer.number, self._end(answer, "error"))
+        if isinstance(event, TokenEvent):
+            answer.made.add(event)
+            self.stats = event.stats or self.stats
+        if isinstance(event, EdgespecError) or event.is_last:
+            self._remove(id)
+        answer.stream.put(answer.number, event)
+
+    def _remove(self, id: int) -> None:
+        self._open.pop(id).begun.cancel()
+
+    def _end(self, answer: _Open, reason: FinishReason) -> TokenEvent:
+        """Return the last event of an answer that the server did not end."""
+        self.stats = answer.made.stats
+        return TokenEvent(-1, "", finish_reason=reason, stats=self.stats)
+
+
+def token_bytes(models: Sequence[RemoteModel], token: int) -> bytes:
+    """Return the bytes of a token in an answer with log-probabilities of one of the models."""
+    return next((data for model in models if (data := model.token_bytes([token])[0])), b"")
 
 
 def _defaults(params: Mapping[str, Any]) -> dict[str, Any]:

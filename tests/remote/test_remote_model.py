@@ -25,9 +25,8 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, PromptTooLongError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store
-from edgespec.remote.connection import Connection, base_url, checked_key
-from edgespec.remote.engine import RemoteEngine
-from edgespec.remote.fleet import LostError
+from edgespec.remote.connection import Connection, LostError, base_url, checked_key
+from edgespec.remote.model import RemoteModel
 from edgespec.runtime.worker import LoadingStoppedError, Worker
 from edgespec.serve.guard import Rules
 from edgespec.settings import LoadSettings, Message, Request
@@ -58,8 +57,8 @@ def worker(server: Serving) -> Worker:
 
 
 @pytest.fixture
-def engine(server: Serving) -> Iterator[RemoteEngine]:
-    with RemoteEngine(server.url, KEY) as engine:
+def engine(server: Serving) -> Iterator[RemoteModel]:
+    with RemoteModel(server.url, KEY) as engine:
         yield engine
 
 
@@ -94,7 +93,7 @@ def until(condition: Callable[[], bool]) -> None:
         Request(messages=(*HELLO, Message("assistant", "It is", (71, 72))), max_tokens=12),
     ],
 )  # fmt: skip
-def test_answers_are_those_of_a_worker(worker: Worker, engine: RemoteEngine, request_: Request) -> None:
+def test_answers_are_those_of_a_worker(worker: Worker, engine: RemoteModel, request_: Request) -> None:
     here, there = [*worker.submit(request_)], [*engine.submit(request_)]
     assert told(here) == told(there)
     ends = [(end.finish_reason, end.cut) for end in (here[-1], there[-1])]
@@ -109,11 +108,10 @@ def test_answers_are_those_of_a_worker(worker: Worker, engine: RemoteEngine, req
     assert all(event.source for event in drafted)
 
 
-def test_a_server_tells_what_a_worker_does(worker: Worker, engine: RemoteEngine) -> None:
-    here, there = worker.describe(), engine.describe()
-    files = [name for name in ("model", "draft_model") if here.pop(name) and there.pop(name)]
-    assert {**there, **here} == there
-    assert files == ["model", "draft_model"]
+def test_a_server_tells_what_a_worker_does(worker: Worker, engine: RemoteModel) -> None:
+    draft = Path(worker.info.draft_model or "").name
+    there = replace(worker.info, model="demo", draft_model=draft, server=engine.url, models=("demo",))
+    assert there == engine.info
     assert engine.settings.model == "demo"
     assert engine.count(HELLO) == worker.count(HELLO)
     answered = (*HELLO, Message("assistant", "It is", (71, 72, 73)), Message("user", "so?"))
@@ -121,13 +119,13 @@ def test_a_server_tells_what_a_worker_does(worker: Worker, engine: RemoteEngine)
     assert engine.defaults["temperature"] == SamplingSettings().temperature
 
 
-def test_bytes_of_tokens_come_with_log_probabilities(worker: Worker, engine: RemoteEngine) -> None:
+def test_bytes_of_tokens_come_with_log_probabilities(worker: Worker, engine: RemoteModel) -> None:
     events = [*engine.submit(Request("def f(", max_tokens=6, logprobs=3))]
     ids = {id for event in events for id, _ in event.top_logprobs} | {event.id for event in events} - {-1}
-    assert [engine.token_bytes(id) for id in ids] == worker.token_bytes([*ids])
+    assert engine.token_bytes([*ids]) == worker.token_bytes([*ids])
 
 
-def test_settings_are_checked_before_rows_are_sent(engine: RemoteEngine) -> None:
+def test_settings_are_checked_before_rows_are_sent(engine: RemoteModel) -> None:
     engine.check_settings(Request(max_tokens=5))
     with pytest.raises(UsageError, match="grammar"):
         engine.check_settings(Request(grammar="nonsense ::="))
@@ -142,7 +140,7 @@ def test_a_chat_is_that_of_a_worker(worker: Worker, server: Serving, tmp_path: P
     texts = []
     for name, opened, url in (
         ("here", lambda *_: worker, ""),
-        ("there", lambda settings, *_: RemoteEngine(server.url, KEY, settings), server.url),
+        ("there", lambda settings, *_: RemoteModel(server.url, KEY, settings), server.url),
     ):
         with Store(tmp_path / name) as store:
             session = Session(store, opened, LoadSettings("demo"), ChatSettings(seed=3, max_tokens=24), server=url)
@@ -162,7 +160,7 @@ def test_a_chat_is_that_of_a_worker(worker: Worker, server: Serving, tmp_path: P
 
 
 def test_how_to_draft_goes_with_requests(other: StandIn) -> None:
-    with RemoteEngine(other.url, settings=LoadSettings("", pace="fixed:2")) as engine:
+    with RemoteModel(other.url, settings=LoadSettings("", pace="fixed:2")) as engine:
         [*engine.submit(Request("x"))]
         engine.draft_with(spec_type="suffix", pace="auto", spec_tree=1)
         [*engine.submit(Request("x"))]
@@ -183,7 +181,7 @@ def test_how_to_draft_goes_with_requests(other: StandIn) -> None:
 
 @pytest.mark.parametrize("asked", [{"min_tokens": 2}, {"stop_token_ids": (5,)}, {"bad_words": ("a",)}])
 def test_ends_are_not_asked_of_a_server_that_would_ignore_them(other: StandIn, asked: dict[str, Any]) -> None:
-    with RemoteEngine(other.url, settings=LoadSettings("")) as engine:
+    with RemoteModel(other.url, settings=LoadSettings("")) as engine:
         with pytest.raises(UsageError, match=f"this server does not support {min(asked)}"):
             [*engine.submit(Request("x", **asked))]
         engine.is_own = True
@@ -200,7 +198,7 @@ def test_ends_are_not_asked_of_a_server_that_would_ignore_them(other: StandIn, a
 
 def test_a_cancelled_answer_ends_on_the_server_too(endless: Serving) -> None:
     cancel, events = CancelFlag(), list[TokenEvent]()
-    with RemoteEngine(endless.url, KEY) as engine:
+    with RemoteModel(endless.url, KEY) as engine:
         for event in engine.submit(ENDLESS, cancel):
             events.append(event)
             if len(events) == 3:
@@ -216,7 +214,7 @@ def test_a_cancelled_answer_ends_on_the_server_too(endless: Serving) -> None:
 
 
 def test_closing_ends_answers_in_other_threads(endless: Serving) -> None:
-    engine = RemoteEngine(endless.url, KEY)
+    engine = RemoteModel(endless.url, KEY)
     answer = engine.submit(ENDLESS)
     next(answer)
     engine.close()
@@ -229,7 +227,7 @@ def test_connecting_can_be_stopped() -> None:
     cancel = CancelFlag()
     cancel.set()
     with stand_in() as found, pytest.raises(LoadingStoppedError):
-        RemoteEngine(found.url, cancel=cancel)
+        RemoteModel(found.url, cancel=cancel)
 
 
 # --- servers that fail ------------------------------------------------------------------------------------------------
@@ -237,7 +235,7 @@ def test_connecting_can_be_stopped() -> None:
 
 def test_a_server_that_goes_in_the_middle_leaves_what_came(other: StandIn) -> None:
     other.fails.append("lost")
-    with RemoteEngine(other.url) as engine:
+    with RemoteModel(other.url) as engine:
         events = list[TokenEvent]()
         with pytest.raises(LostError, match="in the middle of the answer"):
             for event in engine.submit(Request("a b c d")):
@@ -251,7 +249,7 @@ def test_a_server_that_goes_in_the_middle_leaves_what_came(other: StandIn) -> No
 def test_a_chat_keeps_the_message_and_what_came(other: StandIn, tmp_path: Path) -> None:
     with Store(tmp_path / "chats.db") as store:
         session = Session(
-            store, lambda settings, *_: RemoteEngine(other.url, "", settings), LoadSettings(""), server=other.url
+            store, lambda settings, *_: RemoteModel(other.url, "", settings), LoadSettings(""), server=other.url
         )
         session.load()
         other.fails.append("lost")
@@ -270,7 +268,7 @@ def test_a_chat_keeps_the_message_and_what_came(other: StandIn, tmp_path: Path) 
 
 def test_a_message_to_a_server_that_is_gone_is_kept(tmp_path: Path) -> None:
     with Store(tmp_path / "chats.db") as store, stand_in() as found:
-        session = Session(store, lambda *_: RemoteEngine(found.url), LoadSettings(""), server=found.url)
+        session = Session(store, lambda *_: RemoteModel(found.url), LoadSettings(""), server=found.url)
         session.load()
         assert session.engine is not None
         session.engine.connection.url = "http://127.0.0.1:1"  # type: ignore[attr-defined]
@@ -284,24 +282,24 @@ def test_a_message_to_a_server_that_is_gone_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("how", "error"), [("engine", "killed"), ("late", "killed"), ("odd", "not a server")])
 def test_errors_of_a_server_are_told(other: StandIn, how: str, error: str) -> None:
     other.fails.append(how)
-    with RemoteEngine(other.url) as engine, pytest.raises(EdgespecError, match=error) as raised:
+    with RemoteModel(other.url) as engine, pytest.raises(EdgespecError, match=error) as raised:
         [*engine.submit(Request("a b c d"))]
     assert isinstance(raised.value, UsageError if how == "odd" else GenerationError)
 
 
 def test_a_busy_server_is_waited_for(other: StandIn) -> None:
     other.fails += ["busy", "busy"]
-    with RemoteEngine(other.url) as engine:
+    with RemoteModel(other.url) as engine:
         said = "".join(event.text for event in engine.submit(Request("x")))
         assert said == "x and so on"
-        assert engine.notes == [f"{other.url} is busy: waiting for it"]
+        assert [*engine.notes] == [f"{other.url} is busy: waiting for it"]
     assert len(other.bodies) == 3
 
 
 def test_a_busy_server_is_not_waited_for_once_the_answer_is_cancelled(other: StandIn) -> None:
     other.fails += ["busy"] * 10_000
     cancel = CancelFlag()
-    with RemoteEngine(other.url) as engine:
+    with RemoteModel(other.url) as engine:
         events = engine.submit(Request("x"), cancel)
         next(events)
         cancel.set()
@@ -317,7 +315,7 @@ def test_a_short_request_is_not_waited_for_longer_than_asked() -> None:
 
 
 def test_a_worker_that_dies_on_the_server_ends_one_answer(endless: Serving) -> None:
-    with RemoteEngine(endless.url, KEY) as engine:
+    with RemoteModel(endless.url, KEY) as engine:
         answer = engine.submit(ENDLESS)
         next(answer)
         assert endless.served.worker.loop.process.pid is not None
@@ -329,8 +327,8 @@ def test_a_worker_that_dies_on_the_server_ends_one_answer(endless: Serving) -> N
 
 def test_another_program_answers_too(other: StandIn) -> None:
     other.text = " \u2028\x85 end"
-    with RemoteEngine(other.url) as engine:
-        assert engine.describe()["ctx_size"] == 512
+    with RemoteModel(other.url) as engine:
+        assert engine.info.ctx_size == 512
         assert engine.count([Message("user", "abc")]) == 3
         [*events, end] = engine.submit(Request(messages=(Message("user", "abc"),), seed=5))
     assert "".join(event.text for event in events) == "abc \u2028\x85 end"
@@ -344,25 +342,25 @@ def test_another_program_answers_too(other: StandIn) -> None:
 
 
 def test_a_key_is_sent_and_never_shown(server: Serving) -> None:
-    with RemoteEngine(server.url, KEY) as engine:
-        assert engine.models == ["demo"]
+    with RemoteModel(server.url, KEY) as engine:
+        assert engine.info.models == ("demo",)
     for key, said in (("", "needs a key"), ("sesam", "does not accept this key")):
         with pytest.raises(UsageError, match=said) as raised:
-            RemoteEngine(server.url, key)
+            RemoteModel(server.url, key)
         assert "sesam" not in str(raised.value)
 
 
 def test_what_is_no_server_is_named(other: StandIn) -> None:
     with pytest.raises(LostError, match=r"cannot reach http://127.0.0.1:1"):
-        RemoteEngine("http://127.0.0.1:1")
+        RemoteModel("http://127.0.0.1:1")
     with pytest.raises(UsageError, match="has no model 'nope'") as raised:
-        RemoteEngine(other.url, settings=LoadSettings("nope"))
+        RemoteModel(other.url, settings=LoadSettings("nope"))
     assert "it has other" in str(raised.value)
     with pytest.raises(UsageError, match="is not a server of edgespec"):
-        RemoteEngine(f"{other.url}/elsewhere")
+        RemoteModel(f"{other.url}/elsewhere")
     other.props.clear()
     with pytest.raises(UsageError, match="is not a server of edgespec"):
-        RemoteEngine(other.url)
+        RemoteModel(other.url)
 
 
 @pytest.mark.parametrize(

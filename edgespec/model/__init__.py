@@ -1,0 +1,1 @@
+"""What all models are, wherever they run: a description, notes, and answers as streams of events."""
