@@ -51,6 +51,16 @@ class GenerationError(EdgespecError):
     """The native library failed in the middle of an answer."""
 
 
+class LostError(GenerationError):
+    """The model cannot be reached, or was lost in the middle of its answers.
+
+    Attributes:
+        is_crash: its process has ended, and one of its answers may be the reason.
+    """
+
+    is_crash = False
+
+
 def for_users(error: BaseException) -> EdgespecError:
     """Return the error itself, or an error for users in place of another exception."""
     if isinstance(error, EdgespecError):

@@ -78,6 +78,8 @@ class TokenEvent:
     #: of an event without a token, if the request asks for it: the number of tokens of the prompt, of those that were
     #: cached, and of those that are read or cached by now
     reading: tuple[int, int, int] | None = None
+    #: of an event without a token: the answer begins anew, and its events so far are void, because a model was lost
+    is_anew: bool = False
 
     @property
     def is_last(self) -> bool:

@@ -47,7 +47,7 @@ ROOMS = {  # in the order of their floors, and what each imports besides: docs/d
     "bench": "core drafters edgespec files gguf_file llama models runtime text",
     "training": "bench core datastore files gguf_file llama runtime text",
     "remote": "core files model runtime text",
-    "cluster": "gguf_file llama model models remote runtime",
+    "cluster": "gguf_file llama model models runtime",
     "serve": "core dialects edgespec files gguf_file model models requests runtime text",
     "chat": "core dialects documents files gguf_file history llama model models processes runtime text tools",
     "tui": "chat core documents drafters files gguf_file history models text tools",

@@ -1,57 +1,44 @@
-"""The loop of a job: send rows to the engine while it has room, and return results as they finish."""
+"""The loop of a job: send rows to the model while it has room, and return results as they finish."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from edgespec.batch.results import Result, Results
 from edgespec.cancel import CancelFlag
-from edgespec.errors import EdgespecError, GenerationError
+from edgespec.errors import EdgespecError
 from edgespec.events import COMPLETE, TokenEvent
+from edgespec.model.model import Model
 from edgespec.requests.row import BadRow, Row, Sample
 from edgespec.settings import Request
 
 MOST_WAITING = 256  # results that were not taken yet
-MOST_DEATHS = 12  # deaths of the engine without an answer in between
-
-Events = Generator[tuple[int, TokenEvent | EdgespecError], None, None]
-
-
-class Engine(Protocol):
-    """A Backend of `runtime/backend.py`, as far as a job needs it."""
-
-    def check_settings(self, request: Request) -> None: ...
-
-    def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events: ...
 
 
 class Job:
-    """Answers `rows` with `engine`; iterate over `run` for the results. None in `rows` means that no row is there yet.
+    """Answers `rows` with `llm`; iterate over `run` for the results. None in `rows` means that no row is there yet.
 
-    With `ordered`, results have the order of the rows. `reopen` returns another engine after an error that ended all
-    answers; without it the error is raised. `heard` is called with each event.
+    With `ordered`, results have the order of the rows. `heard` is called with each event.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        llm: Model,
         rows: Iterator[Row | BadRow | None],
         results: Results,
         cancel: CancelFlag,
         *,
         ordered: bool = False,
-        reopen: Callable[[GenerationError], Engine] | None = None,
         heard: Callable[[TokenEvent | EdgespecError], None] = lambda event: None,
     ) -> None:
-        self._engine, self._rows, self._results, self._cancel = engine, rows, results, cancel
-        self._ordered, self._reopen, self._heard = ordered, reopen, heard
+        self._llm, self._rows, self._results, self._cancel = llm, rows, results, cancel
+        self._ordered, self._heard = ordered, heard
         self._flights: dict[int, _Flight] = {}
-        self._asked: dict[int, tuple[_Flight, Sample]] = {}
-        self._n_taken = self._n_asked = self._n_delivered = self._n_deaths = 0
+        self._asked: dict[int, tuple[_Flight, int]] = {}  # the row and the sample of each request
+        self._n_taken = self._n_asked = self._n_delivered = 0
         self._is_last = False
         self._ready: deque[Result] = deque()
         self._early: dict[int, Result] = {}
@@ -62,46 +49,25 @@ class Job:
         return len(self._early)
 
     def run(self) -> Generator[Result, None, None]:
-        """Yield the results. A row whose answers were cancelled has no result.
+        """Yield the results. A row whose answers were cancelled has no result. Raises EdgespecError when the model
+        cannot answer any more."""
+        while not (self._is_last or self._cancel.is_set()):
+            self._asked.clear()
+            self._n_asked = 0
+            with closing(self._llm.stream(self._next_requests(), self._cancel)) as events:
+                for index, event in events:
+                    self._hear(index, event)
+                    self._heard(event)
+                    if self._ready:
+                        yield from self._take_ready()
+            yield from self._take_ready()
 
-        If the engine dies, its rows are retried once, one at a time, so that a row that kills the engine does not
-        make other rows fail. Raises GenerationError when the engine dies again and again.
-        """
-        suspects: deque[_Flight] = deque()
-        while not self._cancel.is_set() and (suspects or not self._is_last):
-            suspect = suspects.popleft() if suspects else None
-            try:
-                yield from self._answers(self._next_requests() if suspect is None else self._requests(suspect))
-            except GenerationError as error:
-                if self._reopen is None:
-                    raise
-                self._count_death(error)
-                if suspect is None:
-                    self._flights = {number: _Flight(number, flight.row) for number, flight in self._flights.items()}
-                    suspects.extend(self._flights.values())
-                elif suspect.number in self._flights:
-                    self._deliver(suspect.number, self._results.failed(suspect.row, error))
-                yield from self._take_ready()
-                if not self._cancel.is_set():
-                    self._engine = self._reopen(error)
-
-    def _answers(self, requests: Iterator[Request | None]) -> Generator[Result, None, None]:
-        self._asked.clear()
-        self._n_asked = 0
-        with closing(self._engine.stream(requests, self._cancel)) as events:
-            for index, event in events:
-                self._hear(index, event)
-                self._heard(event)
-                if self._ready:
-                    yield from self._take_ready()
-        yield from self._take_ready()
-
-    # --- rows on their way to the engine ------------------------------------------------------------------------------
+    # --- rows on their way to the model -------------------------------------------------------------------------------
 
     def _next_requests(self) -> Iterator[Request | None]:
         """Yield the requests of the next rows, or None while no row is there.
 
-        Ends after the last row. Also ends if too many results wait for an earlier row or for the reader: the engine
+        Ends after the last row. Also ends if too many results wait for an earlier row or for the reader: the model
         then finishes its answers, and `run` asks for requests again.
         """
         while len(self._ready) + len(self._early) < MOST_WAITING:
@@ -128,26 +94,28 @@ class Job:
         for sample in range(flight.row.n):
             if flight.number not in self._flights:
                 return
-            self._asked[self._n_asked] = flight, flight.open()
+            flight.begin(sample)
+            self._asked[self._n_asked] = flight, sample
             self._n_asked += 1
             yield replace(request, sample=sample) if sample else request
 
     # --- answers on their way back ------------------------------------------------------------------------------------
 
     def _hear(self, index: int, event: TokenEvent | EdgespecError) -> None:
-        flight, answer = self._asked[index]
+        flight, sample = self._asked[index]
         if isinstance(event, EdgespecError):
             del self._asked[index]
             if flight.number in self._flights:
                 self._deliver(flight.number, self._results.failed(flight.row, event))
             return
-        answer.add(event)
+        if event.is_anew:
+            flight.begin(sample)
+        flight.answers[sample].add(event)
         if event.finish_reason is None:
             return
         del self._asked[index]
         flight.n_done += event.finish_reason in COMPLETE
         if flight.n_done == flight.row.n and flight.number in self._flights:
-            self._n_deaths = 0
             self._deliver(flight.number, self._results.answered(flight.row, flight.answers))
 
     def _deliver(self, number: int, result: Result) -> None:
@@ -165,13 +133,6 @@ class Job:
         while self._ready:
             yield self._ready.popleft()
 
-    def _count_death(self, error: GenerationError) -> None:
-        self._n_deaths += 1
-        if self._n_deaths >= MOST_DEATHS:
-            raise GenerationError(
-                f"the model crashed {MOST_DEATHS} times without an answer in between", why=error.line, hint=error.hint
-            ) from error
-
 
 @dataclass(slots=True)
 class _Flight:
@@ -182,8 +143,6 @@ class _Flight:
     answers: list[Sample] = field(default_factory=list)
     n_done: int = 0
 
-    def open(self) -> Sample:
-        """Add a sample."""
-        answer = Sample(keeps_tokens=self.row.request.logprobs is not None)
-        self.answers.append(answer)
-        return answer
+    def begin(self, sample: int) -> None:
+        """Begin a sample, or begin it anew."""
+        self.answers[sample : sample + 1] = [Sample(keeps_tokens=self.row.request.logprobs is not None)]

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from edgespec.errors import EdgespecError, ModelNotFoundError
+from edgespec.errors import EdgespecError, LostError, ModelNotFoundError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.model.info import ModelInfo
 from edgespec.model.notes import Notes
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.text_facts import text_facts
-from edgespec.remote.connection import LostError
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 

@@ -17,11 +17,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.cluster.actor import Actor, Survey, Told, survey
 from edgespec.cluster.library import Ray
-from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
+from edgespec.model.fleet import POLL_S, Arrived
 from edgespec.model.info import ModelInfo
 from edgespec.model.notes import Notes
-from edgespec.remote.connection import POLL_S, LostError
-from edgespec.remote.model import Arrived
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 
@@ -207,9 +206,11 @@ class Nodes(Closable):
 class NodeMember:
     """An actor on a node."""
 
+    restarts = False
+
     def __init__(self, nodes: Nodes, node: str, actor: Any, name: str) -> None:
         self.node, self.actor, self.name, self.info = node, actor, name, ModelInfo("")
-        self.settings = nodes.settings
+        self.settings, self.notes = nodes.settings, Notes()
         self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
         self._nodes, self._ray = nodes, nodes.ray
 
@@ -270,7 +271,7 @@ class NodeMember:
             put(LostError(f"{self.name} cannot be reached", why=_why(error)))
         return begun
 
-    def recover(self) -> Future[None]:
+    def recover(self, error: LostError) -> Future[None]:
         """Wait until Ray has restarted the actor, and it has loaded its model."""
         return _started(self._recovered)
 

@@ -15,7 +15,7 @@ import httpx2
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.errors import GenerationError, PromptTooLongError, UsageError
+from edgespec.errors import GenerationError, LostError, PromptTooLongError, UsageError
 from edgespec.files.proxies import client_options, proxy_errors, proxy_for
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.text.printable import one_line
@@ -31,10 +31,6 @@ KEY_HINT = "EDGESPEC_API_KEY holds the key"
 _COUNTS = ("n_prompt_tokens", "n_ctx")  # in the error about a prompt that is too long
 
 Made = TypeVar("Made")
-
-
-class LostError(GenerationError):
-    """The model cannot be reached, or was lost in the middle of the answer."""
 
 
 class Connection(Closable):

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, LostError, UsageError
 from edgespec.events import Completion, FinishReason, TokenEvent
+from edgespec.model.fleet import Arrived, Put
 from edgespec.model.info import ModelInfo
 from edgespec.model.model import DraftingOptions, Model, drafting_changes
 from edgespec.model.notes import Notes
@@ -32,10 +33,6 @@ if TYPE_CHECKING:
 
 PROBE_S = 1.0  # between questions to a lost server
 MOST_COUNTS = 64  # prompts whose length is remembered
-
-Arrived = TokenEvent | EdgespecError | None
-"""An event of an answer, the error with which it fails, or None: the server is too busy, and the request waits."""
-Put = Callable[[Arrived], None]
 
 
 class RemoteModel(Model):
@@ -120,6 +117,7 @@ class RemoteModel(Model):
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self.connection.stranger(f"its description of the model cannot be read ({error!r})") from error
 
+    restarts = False
     defaults: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
     """The settings of requests that the server uses by default, by the names of their fields."""
 
@@ -219,7 +217,7 @@ class RemoteModel(Model):
         body = {"id": answer, "action": "reasoning_end", "model": self.settings.model}
         self.connection.submit(self.connection.ask("POST", "/v1/chat/completions/control", body))
 
-    def recover(self) -> Future[None]:
+    def recover(self, error: LostError) -> Future[None]:
         """Ask the server again and again until it answers."""
 
         async def recovered() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count, islice
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fake_stream import FakeStream, said
@@ -19,8 +19,11 @@ from edgespec.batch.results import Results
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
+from edgespec.model.fleet import Fleet
+from edgespec.model.model import Model
 from edgespec.requests.row import BadRow, Row
-from edgespec.runtime.worker import WorkerDiedError
+from edgespec.runtime.worker import Worker, WorkerDiedError
+from edgespec.runtime.worker.restarted import RestartedWorker
 from edgespec.settings import Request
 
 DEFAULTS = Defaults(Request(max_tokens=2), seed=1, chat=False)
@@ -31,12 +34,12 @@ def row(id: Any, prompt: str = "go", **settings: Any) -> dict[str, Any]:
     return {"id": id, "prompt": prompt, **settings}
 
 
-def job(engine: FakeStream, rows: Any, cancel: CancelFlag | None = None, **settings: Any) -> Job:
+def job(engine: Model, rows: Any, cancel: CancelFlag | None = None, **settings: Any) -> Job:
     reader = RowReader(DEFAULTS)
     return Job(engine, reader.from_values(rows), RESULTS, cancel or CancelFlag(), **settings)
 
 
-def results(engine: FakeStream, rows: Sequence[Any], **settings: Any) -> list[dict[str, Any]]:
+def results(engine: Model, rows: Sequence[Any], **settings: Any) -> list[dict[str, Any]]:
     return [result.row for result in job(engine, rows, **settings).run()]
 
 
@@ -143,7 +146,7 @@ def test_rows_are_taken_as_there_is_room() -> None:
     assert len(list(islice(running, 10))) == 10
     running.close()
     assert taken <= 10 + 4 + 2
-    assert engine.closed == engine.n_streams == 1
+    assert not engine.loop.streams
 
 
 def test_no_more_than_so_many_results_wait_for_an_earlier_row() -> None:
@@ -189,40 +192,33 @@ def test_results_do_not_wait_for_a_row_that_is_still_to_come() -> None:
 # --- deaths -----------------------------------------------------------------------------------------------------------
 
 
-class Reopened:
-    """Gives the same engine again, and counts."""
-
-    def __init__(self, engine: FakeStream) -> None:
-        self.engine, self.errors = engine, list[GenerationError]()
-
-    def __call__(self, error: GenerationError) -> FakeStream:
-        self.errors.append(error)
-        return self.engine
+def restarted(engine: FakeStream) -> Fleet:
+    """The same worker, which is started again when it dies."""
+    return Fleet([RestartedWorker(cast("Callable[[], Worker]", engine.opened), CancelFlag())], engine.room)
 
 
 def test_a_row_that_kills_the_engine_fails_and_takes_no_other_with_it() -> None:
     engine = FakeStream(4, ahead=3)
-    reopened = Reopened(engine)
     rows = [*(row(number) for number in range(10)), row("bad", "kills"), *(row(number) for number in range(10, 20))]
-    found = results(engine, rows, reopen=reopened)
+    found = results(restarted(engine), rows)
     assert sorted(map(str, ids(found))) == sorted([*map(str, range(20)), "bad"])
     (failed,) = [each for each in found if "error" in each]
     assert failed == {
         "id": "bad",
         "error": {"message": "llama.cpp crashed: it was told to", "type": "server_error"},
     }
-    assert len(reopened.errors) == 2
+    assert engine.n_deaths == 2
 
 
 def test_a_row_is_asked_once_more_after_a_death() -> None:
     engine = FakeStream(deaths=1)
-    (found,) = results(engine, [row("a", "kills", seed=3)], reopen=Reopened(engine))
+    (found,) = results(restarted(engine), [row("a", "kills", seed=3)])
     assert found["content"] == "kills 3 0."
 
 
 def test_samples_of_a_row_are_all_asked_again_after_a_death() -> None:
     engine = FakeStream(2, deaths=2)
-    found = results(engine, [row("a", n=3, max_tokens=9), row("bad", "kills")], reopen=Reopened(engine))
+    found = results(restarted(engine), [row("a", n=3, max_tokens=9), row("bad", "kills")])
     whole = next(each for each in found if each["id"] == "a")
     assert [len(choice["content"]) for choice in whole["choices"]] == [len("go 99715415805741 0") + 8] * 3
     assert whole["tokens"] == 27
@@ -231,21 +227,20 @@ def test_samples_of_a_row_are_all_asked_again_after_a_death() -> None:
 def test_order_is_kept_across_deaths() -> None:
     engine = FakeStream(3, ahead=2)
     rows = [row(0, "kills"), *(row(number) for number in range(1, 9)), row(9, "kills"), row(10)]
-    assert ids(results(engine, rows, ordered=True, reopen=Reopened(engine))) == list(range(11))
+    assert ids(results(restarted(engine), rows, ordered=True)) == list(range(11))
 
 
 def test_an_engine_that_dies_again_and_again_is_given_up() -> None:
     engine = FakeStream(8)
-    reopened = Reopened(engine)
-    running = job(engine, [row(number, "kills") for number in range(20)], reopen=reopened).run()
+    running = job(restarted(engine), [row(number, "kills") for number in range(20)]).run()
     with pytest.raises(GenerationError, match=r"12 times without an answer in between: llama\.cpp crashed"):
         list(running)
-    assert len(reopened.errors) == 11
+    assert engine.n_deaths == 12
 
 
 def test_some_neighbours_that_kill_the_engine_do_not_stop_the_others() -> None:
     rows = [row(number, "kills" if 5 <= number <= 10 else "go") for number in range(40)]
-    found = results(FakeStream(8, ahead=8), rows, reopen=Reopened(FakeStream(8, ahead=8)))
+    found = results(restarted(FakeStream(8, ahead=8)), rows)
     assert sorted(each["id"] for each in found if "error" in each) == [5, 6, 7, 8, 9, 10]
     assert len(found) == 40
 
@@ -253,7 +248,7 @@ def test_some_neighbours_that_kill_the_engine_do_not_stop_the_others() -> None:
 def test_deaths_with_answers_in_between_are_not_counted_together() -> None:
     engine = FakeStream(1)
     rows = [row(number, "kills" if number % 2 else "go") for number in range(20)]
-    found = results(engine, rows, reopen=Reopened(engine))
+    found = results(restarted(engine), rows)
     assert sum("error" in each for each in found) == 10
 
 
@@ -280,10 +275,9 @@ def test_a_death_while_it_is_cancelled_opens_no_other_engine() -> None:
     def heard(event: object) -> None:
         cancel.set()
 
-    reopened = Reopened(engine)
-    running = job(engine, [row("a"), row("b", "kills")], cancel, heard=heard, reopen=reopened)
+    running = job(restarted(engine), [row("a"), row("b", "kills")], cancel, heard=heard)
     assert list(running.run()) == []
-    assert not reopened.errors
+    assert engine.n_opened == 1
 
 
 # --- distributions
@@ -306,13 +300,13 @@ def test_every_row_has_one_result_and_it_does_not_depend_on_who_else_is_answered
 ) -> None:
     assume(sum(prompt == "kills" for prompt, *_ in prompts) < 3)  # with more it is given up
     rows = [row(number, prompt, max_tokens=length, n=n) for number, (prompt, length, n) in enumerate(prompts)]
-    alone = {each["id"]: each for each in results(FakeStream(1), rows, reopen=Reopened(FakeStream(1)))}
+    alone = {each["id"]: each for each in results(restarted(FakeStream(1)), rows)}
     chance.shuffle(rows)
     engine = FakeStream(room, ahead=ahead)
-    found = results(engine, rows, ordered=ordered, reopen=Reopened(engine))
+    found = results(restarted(engine), rows, ordered=ordered)
     assert {each["id"]: each for each in found} == alone
     assert len(found) == len(rows)
-    assert engine.closed == engine.n_streams
+    assert len(engine.loop.streams) == 1  # of the worker
     if ordered:
         assert ids(found) == [each["id"] for each in rows]
 
@@ -365,4 +359,4 @@ def test_from_python_a_generator_that_is_left_ends_the_answers() -> None:
     )
     next(rows)
     rows.close()
-    assert engine.closed == 1
+    assert not engine.loop.streams

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 import pytest
@@ -88,7 +88,7 @@ def test_each_row_is_answered(home: Path, fake: FakeWorkers) -> None:
     assert said[0] == "note: something to know"
     assert said[-1].startswith("5 rows · 15 tokens in ")
     assert said[-1].endswith(" tok/s · 1.0 tokens per step · out.jsonl")
-    assert fake.closed == 1
+    assert fake.engine.n_closed == 1
 
 
 def test_stdin_and_stdout_will_do(home: Path, fake: FakeWorkers) -> None:
@@ -243,7 +243,14 @@ def test_failed_rows_are_asked_once_more_on_demand(home: Path, fake: FakeWorkers
     write(home, *prompts(2), {"id": "x", "prompt": "works"}, {"id": "z", "prompt": "works"})
     assert batch(home, "in.jsonl", "-o", "out.jsonl", "--retry-errors").returncode == 0
     assert ids(home / "out.jsonl") == ["r0", "r1", "x", "z"]
-    assert [request.messages[0].content for request in fake.engine.requests] == ["p0", "p1", "fails", "works", "works"]
+    assert [request.messages[0].content for request in fake.engine.requests] == [
+        "p0",
+        "p1",
+        "fails",
+        "fails",
+        "works",
+        "works",
+    ]
 
 
 def test_the_output_of_other_rows_is_not_gone_on_with(home: Path, fake: FakeWorkers) -> None:
@@ -283,7 +290,7 @@ def test_a_model_that_dies_is_opened_again(home: Path, fake: FakeWorkers) -> Non
     assert done.returncode == 0
     assert "note: llama.cpp crashed: it was told to; restarting it" in done.stderr.decode()
     assert done.stderr.count(b"something to know") == 1
-    assert (len(fake.settings), fake.closed, len(rows(home / "out.jsonl"))) == (2, 2, 4)
+    assert (len(fake.settings), fake.engine.n_closed, len(rows(home / "out.jsonl"))) == (2, 2, 4)
 
 
 def test_a_model_that_dies_again_and_again_ends_it_and_the_same_command_goes_on(home: Path, fake: FakeWorkers) -> None:
@@ -515,7 +522,7 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
 
 
 def test_a_job_that_ends_before_its_first_row_does_not_claim_any(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(_settings: Any, _progress: Any, cancel: CancelFlag) -> FakeWorkers:
+    def stopped(_settings: Any, _progress: Any, cancel: CancelFlag) -> NoReturn:
         cancel.set()
         raise LoadingStoppedError("stopped")
 

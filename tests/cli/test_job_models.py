@@ -1,54 +1,56 @@
-"""A model that is loaded again after its process died."""
+"""Models for jobs that lose their workers."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import cast
 
 import pytest
+from fake_stream import FakeStream
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.setup import job_models
-from edgespec.cli.setup.job_models import ReopenedModel
-from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError
-from edgespec.model.notes import Notes
-from edgespec.settings import LoadSettings, Request
+from edgespec.runtime.worker import Worker, WorkerDiedError, restarted
+from edgespec.runtime.worker.restarted import RestartedWorker
+from edgespec.settings import LoadSettings
 
-AWAY = GenerationError("cannot reach the worker a:1", why="Connection refused")
+AWAY = GenerationError("cannot reach a worker: a:1")
 
 
-class FakeWorker:
-    n_refusals = 0
-    notes = Notes()
+class Refusing:
+    """Opens a worker that fails to load again this number of times."""
 
-    def __init__(self, *_: Any) -> None:
-        if FakeWorker.n_refusals:
-            FakeWorker.n_refusals -= 1
+    def __init__(self) -> None:
+        self.n_refusals, self.worker = 0, FakeStream()
+
+    def __call__(self) -> Worker:
+        if self.n_refusals:
+            self.n_refusals -= 1
             raise AWAY
-
-    def check_settings(self, asked: Request) -> None: ...
-
-    def close(self) -> None: ...
+        return cast("Worker", self.worker.opened())
 
 
-def lost(monkeypatch: pytest.MonkeyPatch, n_refusals: int, **settings: Any) -> ReopenedModel:
-    """Return a model that fails to load again this number of times."""
-    monkeypatch.setattr(job_models, "Worker", FakeWorker)
-    monkeypatch.setattr(job_models, "RETRY_S", 0.0)
-    FakeWorker.n_refusals = 0
-    model = ReopenedModel(LoadSettings("demo", **settings), Request("x"), Output(quiet=True), CancelFlag())
-    FakeWorker.n_refusals = n_refusals
-    return model
+def lost(monkeypatch: pytest.MonkeyPatch, n_refusals: int, *rpc: str) -> None:
+    """Lose a worker that fails to load again this number of times, and wait for it."""
+    monkeypatch.setattr(restarted, "RETRY_S", 0.0)
+    refusing = Refusing()
+    monkeypatch.setattr(FakeStream, "settings", LoadSettings("demo", rpc=rpc))
+    member = RestartedWorker(refusing, CancelFlag())
+    refusing.n_refusals = n_refusals
+    try:
+        member.recover(WorkerDiedError("it crashed")).result(timeout=60)
+        assert not refusing.n_refusals
+        assert [*member.notes] == ["something to know", "it crashed; restarting it"]
+    finally:
+        member.close()
 
 
 def test_lost_workers_of_other_machines_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost(monkeypatch, 3, rpc=("a:1",)).reopen(AWAY)
-    assert FakeWorker.n_refusals == 0
+    lost(monkeypatch, 3, "a:1")
 
 
 def test_but_not_for_ever_nor_without_any(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GenerationError):
-        lost(monkeypatch, 3).reopen(AWAY)
-    monkeypatch.setattr(job_models, "PATIENCE_S", -1.0)
+        lost(monkeypatch, 3)
+    monkeypatch.setattr(restarted, "PATIENCE_S", -1.0)
     with pytest.raises(GenerationError):
-        lost(monkeypatch, 3, rpc=("a:1",)).reopen(AWAY)
+        lost(monkeypatch, 3, "a:1")

@@ -116,15 +116,12 @@ def serves(call: Any, sock: Any, models: Any) -> None:
 class Answering:
     """The job of a batch, which has one row."""
 
-    def __init__(self, worker: Any, rows: Iterator[Any], *args: Any, **more: Any) -> None:
-        raise Reached(load=worker.settings, request=next(rows).request)
+    def __init__(self, llm: Any, rows: Iterator[Any], *args: Any, **more: Any) -> None:
+        raise Reached(load=llm.settings, request=next(rows).request)
 
 
 def opens(settings: LoadSettings, asked: Request, output: Any, cancel: Any) -> Any:
-    from edgespec.cli.setup.job_models import OpenModel
-
-    worker: Any = Mock(settings=settings, notes=[])
-    return OpenModel(worker, asked, output)
+    return MagicMock(__enter__=lambda model: model, settings=settings)
 
 
 # Of each command: what takes its settings, by the place where it finds that, and how it is called.
@@ -133,7 +130,7 @@ SEAMS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "chat": ({"edgespec.runtime.worker.Worker": talks}, ["hello"]),
     "serve": ({"edgespec.cli.commands.serve._run": serves}, ["--port", "0"]),
     "batch": (
-        {"edgespec.cli.commands.batch.ReopenedModel": opens, "edgespec.cli.commands.batch.Job": Answering},
+        {"edgespec.cli.commands.batch.open_model": opens, "edgespec.cli.commands.batch.Job": Answering},
         ["rows.jsonl"],
     ),
     "bench": ({"edgespec.runtime.runtime.Runtime": loads}, []),
@@ -262,7 +259,7 @@ def served(args: list[str], home: Path) -> dict[str, Any]:
 
     stand_ins: dict[str, Any] = {
         "edgespec.serve.offers.offers_here": offers,
-        "edgespec.cli.commands.serve.ReopenedModel": MagicMock(),
+        "edgespec.cli.commands.serve.open_worker": MagicMock(),
         "edgespec.cli.commands.serve.Presence": presence,
         "edgespec.serve.pool.Pool": pool,
         "edgespec.serve.app.make_app": app,

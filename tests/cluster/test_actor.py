@@ -10,12 +10,11 @@ import pytest
 from endless import CTX_SIZE, ENDLESS
 
 from edgespec.cluster.actor import Actor, Survey, survey
-from edgespec.errors import ModelNotFoundError, UsageError
+from edgespec.errors import LostError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.names.spec import resolve
 from edgespec.models.text_facts import text_facts
-from edgespec.remote.connection import LostError
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Request
 

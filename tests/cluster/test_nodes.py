@@ -18,11 +18,10 @@ from edgespec.cluster import nodes as module
 from edgespec.cluster.actor import Survey, Told
 from edgespec.cluster.nodes import Nodes
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.model.fleet import Fleet
 from edgespec.model.info import ModelInfo
-from edgespec.remote.connection import LostError
-from edgespec.remote.fleet import Fleet
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 

@@ -16,10 +16,9 @@ from edgespec.batch.job import Job
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results
 from edgespec.cancel import CancelFlag
-from edgespec.errors import UsageError
-from edgespec.remote import fleet as module
-from edgespec.remote.connection import LostError
-from edgespec.remote.fleet import Fleet
+from edgespec.errors import LostError, UsageError
+from edgespec.model import fleet as module
+from edgespec.model.fleet import Fleet
 from edgespec.remote.model import RemoteModel, token_bytes
 from edgespec.requests.openai import TokenBytes
 from edgespec.runtime.worker import Worker
@@ -111,11 +110,8 @@ def test_a_server_that_is_lost_gives_its_rows_to_the_others(monkeypatch: pytest.
     monkeypatch.setattr(module, "DEAD_S", 0.0)
     with stand_ins(2) as servers, fleet(*servers) as engine:
         servers[0].fails += ["lost"] * 10_000
-
-        def bury(row: dict[str, Any]) -> None:
-            servers[0].is_gone = True
-
-        assert contents(results(engine, each=bury)) == ALL
+        servers[0].is_gone = True
+        assert contents(results(engine)) == ALL
         assert [*engine.notes] == [f"{servers[0].url} is lost; its rows go to the others"]
 
 

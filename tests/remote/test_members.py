@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from edgespec.core.stats import Stats
-from edgespec.errors import GenerationError, UsageError
+from edgespec.errors import GenerationError, LostError, UsageError
 from edgespec.events import TokenEvent
+from edgespec.model import fleet as module
+from edgespec.model.fleet import Arrived, Fleet
 from edgespec.model.info import ModelInfo
 from edgespec.model.notes import Notes
-from edgespec.remote import fleet as module
-from edgespec.remote.connection import LostError
-from edgespec.remote.fleet import Fleet
-from edgespec.remote.model import Arrived
 from edgespec.settings import LoadSettings, Request
 
 Put = Callable[[Arrived], None]
@@ -32,7 +30,7 @@ class Fake:
 
     def __init__(self, name: str, react: Callable[[Fake, str, Put], bool] = lambda fake, prompt, put: False) -> None:
         self.name, self.settings, self.texts_depend_on = name, LoadSettings(name), dict[str, Any]()
-        self.info = ModelInfo(name, sequences=2)
+        self.info, self.notes, self.restarts = ModelInfo(name, sequences=2), Notes(), False
         self.is_gone, self.is_closed = False, False
         self.asked: list[str] = []
         self._react = react
@@ -45,7 +43,7 @@ class Fake:
             answer(request.prompt, put)
         return Future()
 
-    def recover(self) -> Future[None]:
+    def recover(self, error: LostError) -> Future[None]:
         back: Future[None] = Future()
         if self.is_gone:
             back.set_exception(LostError("it has left"))
@@ -89,6 +87,9 @@ def answers(fleet: Fleet, prompts: Iterable[str]) -> dict[int, str]:
     found: dict[int, str] = {}
     for index, event in fleet.stream(Request(prompt=prompt) for prompt in prompts):
         if isinstance(event, TokenEvent) and event.is_last:
+            continue
+        if isinstance(event, TokenEvent) and event.is_anew:
+            found.pop(index)
             continue
         assert index not in found
         found[index] = event.text if isinstance(event, TokenEvent) else str(event)

@@ -22,10 +22,10 @@ from edgespec.chat.answerer import Notice
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import EdgespecError, GenerationError, PromptTooLongError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, LostError, PromptTooLongError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store
-from edgespec.remote.connection import Connection, LostError, base_url, checked_key
+from edgespec.remote.connection import Connection, base_url, checked_key
 from edgespec.remote.model import RemoteModel
 from edgespec.runtime.worker import LoadingStoppedError, Worker
 from edgespec.serve.guard import Rules

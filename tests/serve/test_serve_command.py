@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from unittest.mock import Mock
+from unittest.mock import MagicMock
 
 import httpx2
 import pytest
@@ -255,9 +255,9 @@ def test_a_port_that_is_taken_while_the_model_is_loaded_is_reported(
     with socket.socket() as other:
         other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         other.bind(("127.0.0.1", 0))
-        model = Mock()
-        model.show_notes = other.listen  # called once the model is loaded
-        monkeypatch.setattr("edgespec.cli.commands.serve.ReopenedModel", lambda *args: model)
+        worker = MagicMock(info=ModelInfo("demo"))
+        worker.check_settings = lambda request: other.listen()  # called once the model is loaded
+        monkeypatch.setattr("edgespec.cli.commands.serve.open_worker", lambda *args: worker)
         done = edgespec_here("serve", "-m", "demo", "--port", str(other.getsockname()[1]), home=tmp_path)
     assert done.returncode == 2
     assert b"cannot listen on 127.0.0.1" in done.stderr

@@ -1,40 +1,100 @@
-"""An engine without a model, for tests of jobs: what it does with a request is written in the prompt."""
+"""A worker without a process or a model, for tests of jobs: what it does with a request is written in the prompt."""
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import GenerationError, UsageError
 from edgespec.events import FinishReason, TokenEvent
 from edgespec.model.info import ModelInfo
 from edgespec.model.model import Model
 from edgespec.model.notes import Notes
+from edgespec.model.stream import Loop, Stream
 from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings, Request
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
+class _Open:
+    stream: Stream
+    number: int
+    request: Request
+    cancel: CancelFlag
+    n_tokens: int = 0
+
+
+class _Turns(Loop):
+    """Makes a token of each answer in a turn, `n_slots` answers at a time."""
+
+    def __init__(self, worker: FakeStream) -> None:
+        super().__init__()
+        self._worker = worker
+        self._waiting: list[_Open] = []
+        self._open: list[_Open] = []
+        self.death: WorkerDiedError | None = None
+
+    def add(self, stream: Stream, number: int, what: Request, cancel: CancelFlag) -> None:
+        self._waiting.append(_Open(stream, number, what, cancel))
+
+    def turn(self) -> None:
+        while self._waiting and len(self._open) < self._worker.n_slots:
+            answer = self._waiting.pop(0)
+            if answer.cancel.is_set():
+                answer.stream.put(answer.number, _last(answer, "cancelled"))
+            elif "too long" in text_of(answer.request):
+                answer.stream.put(answer.number, UsageError("the prompt is too long", hint="shorten it"))
+            else:
+                self._open.append(answer)
+        for answer in [*self._open]:
+            if "kills" in text_of(answer.request) and self._worker.deaths > 0:
+                self._worker.deaths -= 1
+                self._worker.n_deaths += 1
+                self.death = WorkerDiedError("llama.cpp crashed", why="it was told to")
+                break
+            self._step(answer)
+        if self.death is not None:
+            broken, self._open, self._waiting = [*self._open, *self._waiting], [], []
+            for answer in broken:
+                answer.stream.fail(answer.number, self.death)
+
+    def _step(self, answer: _Open) -> None:
+        stream, number, request = answer.stream, answer.number, answer.request
+        if answer.cancel.is_set() or answer.n_tokens >= request.max_tokens:
+            self._open.remove(answer)
+            stream.put(number, _last(answer, "cancelled" if answer.cancel.is_set() else "length"))
+        elif "fails" in text_of(request) and answer.n_tokens == 1:
+            self._open.remove(answer)
+            stream.put(number, GenerationError("no finite logits"))
+        else:
+            stream.put(number, _token(request, answer.n_tokens))
+            answer.n_tokens += 1
+
+    def settle(self) -> None:
+        self._waiting = [answer for answer in self._waiting if not answer.stream.is_closed]
+        self._open = [answer for answer in self._open if not answer.stream.is_closed]
+
+
 class FakeStream(Model):
-    """Answers `room` requests at a time with `max_tokens` tokens each, a token of each in turn.
+    """Answers `n_slots` requests at a time with `max_tokens` tokens each, a token of each in turn.
 
     An answer says prompt, seed and sample, then dots. A prompt with "too long" is refused, one with "fails" fails after
-    a token; one with "kills" raises WorkerDiedError in place of its first token, as long as `deaths` lasts. `requests`
-    keeps what was taken, `most_open` how many of those were not answered yet.
+    a token; one with "kills" ends the process in place of its first token, as long as `deaths` lasts. `opened` is the
+    same worker as a new process. `requests` keeps what was taken.
     """
 
-    n_slots: int = 2
-    ahead: int = 0
-    deaths: int = 1000
-    keeps_requests: bool = True
-    requests: list[Request] = field(default_factory=list)
-    most_open: int = 0
-    n_open: int = 0
-    n_streams: int = 0
-    closed: int = 0
+    def __init__(self, n_slots: int = 2, ahead: int = 0, deaths: int = 1000) -> None:
+        self.n_slots, self.ahead, self.deaths = n_slots, ahead, deaths
+        self.requests: list[Request] = []
+        self.n_deaths = self.n_opened = self.n_closed = 0
+        self.notes, self.loop = Notes(), _Turns(self)
+
+    def opened(self) -> FakeStream:
+        self.n_opened += 1
+        self.notes, self.loop = Notes(["something to know"]), _Turns(self)
+        return self
 
     @property
     def settings(self) -> LoadSettings:
@@ -42,87 +102,36 @@ class FakeStream(Model):
 
     @property
     def info(self) -> ModelInfo:
-        return ModelInfo("fake")
+        return ModelInfo("fake", sequences=self.n_slots)
 
     @property
     def room(self) -> int:
-        return self.n_slots
+        return self.n_slots + self.ahead
+
+    def prepared(self, request: Any, cancel: CancelFlag | None = None) -> Any:
+        self.requests.append(request)
+        return request
 
     def call(self, name: str, *args: Any, **keywords: Any) -> Any:
         raise NotImplementedError(name)
 
-    def check_settings(self, request: Request) -> None:
-        pass
+    def check_settings(self, request: Request) -> None: ...
 
     def close(self) -> None:
-        pass
-
-    def stream(
-        self, requests: Iterable[Request | None], cancel: CancelFlag | None = None
-    ) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:
-        cancel, arriving, waiting = cancel or CancelFlag(), iter(requests), list[tuple[int, Request]]()
-        open_ones: dict[int, Request] = {}
-        n_tokens: dict[int, int] = {}
-        n_taken, is_last = 0, False
-        self.n_streams += 1
-        try:
-            while open_ones or waiting or not is_last:
-                while not is_last and len(open_ones) + len(waiting) < self.room + self.ahead:
-                    is_last = cancel.is_set()
-                    try:
-                        request = None if is_last else next(arriving)
-                    except StopIteration:
-                        is_last, request = True, None
-                    if request is None:
-                        break
-                    waiting.append((n_taken, request))
-                    if self.keeps_requests:
-                        self.requests.append(request)
-                    n_taken += 1
-                while waiting and len(open_ones) < self.room and not cancel.is_set():
-                    index, request = waiting.pop(0)
-                    if "too long" in text_of(request):
-                        yield index, UsageError("the prompt is too long", hint="shorten it")
-                    else:
-                        open_ones[index], n_tokens[index] = request, 0
-                if cancel.is_set():
-                    waiting.clear()
-                self.n_open = len(open_ones) + len(waiting)
-                self.most_open = max(self.most_open, self.n_open)
-                for index, request in list(open_ones.items()):
-                    if "kills" in text_of(request) and self.deaths > 0:
-                        self.deaths -= 1
-                        raise WorkerDiedError("llama.cpp crashed", why="it was told to")
-                    if cancel.is_set() or n_tokens[index] >= request.max_tokens:
-                        del open_ones[index]
-                        yield index, _last(request, n_tokens.pop(index), "cancelled" if cancel.is_set() else "length")
-                    elif "fails" in text_of(request) and n_tokens[index] == 1:
-                        del open_ones[index]
-                        yield index, GenerationError("no finite logits")
-                    else:
-                        yield index, _token(request, n_tokens[index])
-                        n_tokens[index] += 1
-        finally:
-            self.closed += 1
+        self.n_closed += 1
 
 
 class FakeWorkers:
-    """Stands for the class `Worker`: one engine, whoever opens it."""
+    """Stands for the class `Worker`: one worker, whoever opens it."""
 
     def __init__(self) -> None:
-        self.engine = FakeStream(2)
+        self.engine = FakeStream(2, ahead=4)
         self.settings: list[LoadSettings] = []
-        self.closed = 0
-        self.notes = Notes(["something to know"])
 
-    def __call__(self, settings: LoadSettings, progress: Any, cancel: Any) -> FakeWorkers:
+    def __call__(self, settings: LoadSettings, progress: Any, cancel: Any) -> FakeStream:
         progress("loading", 1.0)
         self.settings.append(settings)
-        self.stream, self.check_settings = self.engine.stream, self.engine.check_settings
-        return self
-
-    def close(self) -> None:
-        self.closed += 1
+        return self.engine.opened()
 
 
 def text_of(request: Request) -> str:
@@ -142,6 +151,7 @@ def _token(request: Request, number: int) -> TokenEvent:
     return TokenEvent(66 if number else 65, "." if number else first, round=number, **top)
 
 
-def _last(request: Request, n_tokens: int, finish: FinishReason) -> TokenEvent:
-    stats = Stats(prompt_tokens=len(text_of(request)), generated_tokens=n_tokens, rounds=n_tokens)
+def _last(answer: _Open, finish: FinishReason) -> TokenEvent:
+    n_prompt, n_tokens = len(text_of(answer.request)), answer.n_tokens
+    stats = Stats(prompt_tokens=n_prompt, generated_tokens=n_tokens, rounds=n_tokens)
     return TokenEvent(-1, "", finish_reason=finish, stats=stats)

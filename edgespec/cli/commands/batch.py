@@ -34,7 +34,7 @@ from edgespec.cli.setup.batch_files import (
     prepare,
     remaining,
 )
-from edgespec.cli.setup.job_models import OpenModel, ReopenedModel, members
+from edgespec.cli.setup.job_models import fleet_of, open_model, show_notes
 from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
 from edgespec.cli.setup.servers import OVER, check_options, check_over, open_nodes, open_servers, server_option
 from edgespec.cli.terminal.output import Output
@@ -42,12 +42,14 @@ from edgespec.errors import EdgespecError, FailedRowsError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.model_check import check_model
+from edgespec.model.fleet import Fleet
 from edgespec.models.names.spec import resolve
 from edgespec.models.text_facts import text_facts
 from edgespec.requests.openai import TokenBytes
 from edgespec.requests.row import BadRow, Row
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import MAX_SEQUENCES, Request
+from edgespec.text.figures import counted
 from edgespec.validation import check_load_settings, check_rule
 
 if TYPE_CHECKING:
@@ -179,7 +181,7 @@ class _Model:
     depend_on: Mapping[str, Any]
     asked: Request
     token_bytes: TokenBytes
-    open: Callable[[CancelFlag], OpenModel]
+    open: Callable[[CancelFlag], Fleet]
 
 
 @contextmanager
@@ -199,10 +201,10 @@ def _here(call: Call) -> Iterator[_Model]:
     header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
     has_template = bool(chat_templates(header, settings.chat_template, settings.chat_template_file).default)
     depend_on = text_facts(header, settings)
-    open_model: Callable[[CancelFlag], OpenModel] = partial(ReopenedModel, settings, asked, output)
+    load: Callable[[CancelFlag], Fleet] = partial(open_model, settings, asked, output)
     if values["over"]:
-        open_model = partial(open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download)
-    yield _Model(found.name, has_template, depend_on, asked, _token_bytes(found.path), open_model)
+        load = partial(open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download)
+    yield _Model(found.name, has_template, depend_on, asked, _token_bytes(found.path), load)
 
 
 def _token_bytes(path: Path) -> TokenBytes:
@@ -220,7 +222,6 @@ def _token_bytes(path: Path) -> TokenBytes:
 @contextmanager
 def _on_servers(call: Call) -> Iterator[_Model]:
     """Yield a model that servers have loaded."""
-    from edgespec.remote.fleet import Fleet
     from edgespec.remote.model import token_bytes
 
     values, output = call.values, call.output
@@ -228,7 +229,6 @@ def _on_servers(call: Call) -> Iterator[_Model]:
     with ExitStack() as stack:
         for engine in engines:
             stack.callback(engine.close)
-        fleet = Fleet(engines, values["parallel"])
         first, asked = engines[0], request(values, "", chat=False, seed=0)
         yield _Model(
             first.settings.model,
@@ -236,7 +236,7 @@ def _on_servers(call: Call) -> Iterator[_Model]:
             first.texts_depend_on,
             asked,
             partial(token_bytes, engines),
-            lambda cancel: members(fleet, asked, output),
+            lambda cancel: fleet_of(engines, asked, output, room=values["parallel"], kind="server"),
         )
 
 
@@ -245,7 +245,7 @@ def _on_servers(call: Call) -> Iterator[_Model]:
 
 def _run(
     call: Call,
-    open_model: Callable[[CancelFlag], OpenModel],
+    load: Callable[[CancelFlag], Fleet],
     rows: Iterator[Row | BadRow | None],
     results: Results,
     keep: Callable[[Result], None],
@@ -256,16 +256,17 @@ def _run(
     values, output, cancel = call.values, call.output, call.cancel
     is_done, n_waiting = False, 0
     try:
-        with call.cancelling(), open_model(cancel) as model:
-            heard = _shower(output, meter, model.where)
-            job = Job(model.worker, rows, results, cancel, ordered=values["ordered"], reopen=model.reopen, heard=heard)
+        with call.cancelling(), load(cancel) as model:
+            heard = _shower(output, meter, model)
+            job = Job(model, rows, results, cancel, ordered=values["ordered"], heard=heard)
             meter.start()
             try:
                 with closing(job.run()) as answered:
                     for result in answered:
                         keep(result)
-                        model.show_notes()
+                        show_notes(model, output)
             finally:
+                show_notes(model, output)
                 n_waiting = job.n_waiting
                 output.end_progress()
                 if meter.n_rows and not output.quiet:
@@ -288,9 +289,7 @@ def _run(
     call.interrupts.raise_if_received()
 
 
-def _shower(
-    output: Output, meter: Meter, where: Callable[[], list[str]]
-) -> Callable[[TokenEvent | EdgespecError], None]:
+def _shower(output: Output, meter: Meter, model: Fleet) -> Callable[[TokenEvent | EdgespecError], None]:
     """Return a function that counts events and shows the progress from time to time."""
     shown_s = perf_counter()
 
@@ -299,6 +298,7 @@ def _shower(
         meter.hear(event)
         if perf_counter() - shown_s > SHOWN_S:
             shown_s = perf_counter()
-            output.progress(" · ".join([*meter.progress(), *where()]), None)
+            where = [counted(model.n_members, model.kind)] if model.kind else []
+            output.progress(" · ".join([*meter.progress(), *where]), None)
 
     return heard

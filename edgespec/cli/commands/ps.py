@@ -10,7 +10,7 @@ import click
 from edgespec.cli.options.common import JSON_LINES, QUIET
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import EdgespecError, GenerationError
+from edgespec.errors import EdgespecError, GenerationError, LostError
 
 if TYPE_CHECKING:
     from edgespec.cli.setup.running_servers import Nearby
@@ -67,7 +67,7 @@ def _is_stopped(server: Nearby, failures: list[EdgespecError]) -> bool:
 def _stop(server: Nearby) -> None:
     """Stop a server, and wait until it has ended. Raises EdgespecError, also if it is answering."""
     from edgespec.cli.setup.running_servers import servers
-    from edgespec.remote.connection import Connection, LostError
+    from edgespec.remote.connection import Connection
 
     until_s = monotonic() + END_S
     try:

@@ -7,7 +7,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from edgespec.cli.options.generation import (
     request,
 )
 from edgespec.cli.options.types import DURATION, ORIGIN, PARALLEL, Integer, ModelSpec, Number, Text
-from edgespec.cli.setup.job_models import ReopenedModel
+from edgespec.cli.setup.job_models import open_worker, show_notes
 from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
 from edgespec.cli.setup.server_file import Presence
 from edgespec.cli.terminal.output import Output
@@ -200,7 +200,7 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
     named = list(models.named.values())
     with call.cancelling() as cancel, ThreadPoolExecutor(1) as threads:
         here = threads.submit(models.look)  # while the first model is loaded
-        model = ReopenedModel(named[0].settings, named[0].defaults, output, cancel)
+        worker = open_worker(named[0].settings, output, cancel)
     url = _url(values["host"], sock)
     beyond = values["api_key"] and not is_loopback(values["host"]) and not values["hosts"]
     rules = Rules(values["api_key"] or "", None if beyond else values["hosts"], values["origins"])
@@ -215,7 +215,7 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
 
         pool = Pool(named, models.look, output.note, tell, **limits)
         pool.lets_keep = bool(values["keep_alive"])
-        pool.adopt(named[0].name, model.worker)
+        pool.adopt(named[0].name, worker)
         presence.tell(pool, "ready")
         for name in plugins.added(plugins.FORMATS):
             output.note(f"the format {name} is that of the package {plugins.package_of(plugins.FORMATS, name)}")
@@ -226,16 +226,17 @@ def _run(call: Call, sock: socket.socket, models: Offered) -> None:
 
     with (
         output.in_background(as_json=values["as_json"]),
-        closing(model.worker),
+        worker,
         Presence(url, values["api_key"] or "", values["keep_alive"], end) as presence,
     ):
+        worker.check_settings(named[0].defaults)
         server = uvicorn_server(make_app(open_pool, rules, show), output.warn)
-        model.show_notes()
+        show_notes(worker, output)
         _allow_connections()
         with _told(values["host"], values["port"]):  # another program may have taken the port meanwhile
             sock.listen(BACKLOG)  # before the line that says so: clients may connect as soon as they read it
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
-        example = _example(named[0].name, model.worker.info)
+        example = _example(named[0].name, worker.info)
         _greet(output, url, [*names], len(named), rules, example, as_json=values["as_json"])
 
         def stop() -> None:

@@ -14,14 +14,14 @@ from edgespec.cli.options.command import Call
 from edgespec.cli.options.common import Option, option
 from edgespec.cli.setup.models import answer_as_its_own
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import UsageError
+from edgespec.errors import LostError, UsageError
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.models.names.source import lasting
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 if TYPE_CHECKING:
-    from edgespec.cli.setup.job_models import OpenModel
     from edgespec.events import Progress
+    from edgespec.model.fleet import Fleet
     from edgespec.remote.model import RemoteModel
 
 VARIABLE = "EDGESPEC_API_KEY"
@@ -62,7 +62,7 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
 
     Options that the user has not set become those of the first server. Raises EdgespecError.
     """
-    from edgespec.remote.connection import LostError, base_url
+    from edgespec.remote.connection import base_url
     from edgespec.remote.model import RemoteModel
 
     values = call.values
@@ -127,12 +127,11 @@ def open_nodes(
     cancel: CancelFlag,
     *,
     may_download: bool,
-) -> OpenModel:
+) -> Fleet:
     """Load the model on the nodes, and return once one node has loaded it. Raises EdgespecError."""
-    from edgespec.cli.setup.job_models import members
+    from edgespec.cli.setup.job_models import fleet_of
     from edgespec.cluster.library import Ray, checked_address
     from edgespec.cluster.nodes import Nodes
-    from edgespec.remote.fleet import Fleet
 
     with output.showing_progress():
         output.progress("joining the cluster", None)
@@ -142,11 +141,11 @@ def open_nodes(
             if ray.is_started_here:
                 output.note("this machine belongs to no Ray cluster; starting one")
             output.progress("loading the model on the nodes", None)
-            fleet = Fleet(nodes.first(cancel), kind="node", recruits=nodes)
+            found = nodes.first(cancel)
         except BaseException:
             nodes.close()
             raise
-    return members(fleet, asked, output)
+    return fleet_of(found, asked, output, kind="node", recruits=nodes)
 
 
 def lasting_settings(settings: LoadSettings) -> LoadSettings:

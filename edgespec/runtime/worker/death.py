@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError
+from edgespec.errors import EdgespecError, GenerationError, LostError, OutOfMemoryError
 from edgespec.llama.device_lost import GPU_FAILED, GPU_HINT
 from edgespec.llama.workers import LOST, LOST_HINT
 from edgespec.model.info import ModelInfo
@@ -17,8 +17,10 @@ from edgespec.settings import LoadSettings
 LEAST_CTX = 512  # tokens: less is no conversation
 
 
-class WorkerDiedError(GenerationError):
+class WorkerDiedError(LostError):
     """The worker process has ended; with `out_of_memory`, a smaller model or context may help."""
+
+    is_crash = True
 
     def __init__(self, what: str, *, why: str = "", hint: str = "", out_of_memory: bool = False) -> None:
         super().__init__(what, why=why, hint=hint)

@@ -1,6 +1,6 @@
-"""Several members as one backend: servers, or actors on the nodes of a cluster.
+"""Members that answer as one model: a worker process, servers, or actors on the nodes of a cluster.
 
-If a member is lost, other members answer its requests.
+If a member is lost, it is started or reached again, and other members answer its requests meanwhile.
 """
 
 from __future__ import annotations
@@ -10,29 +10,41 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, GenerationError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, LostError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.model.info import ModelInfo
 from edgespec.model.model import Model
 from edgespec.model.notes import Notes
 from edgespec.model.stream import Loop, Stream
-from edgespec.remote.connection import POLL_S, LostError
-from edgespec.remote.model import Arrived, Put
 from edgespec.settings import LoadSettings, Request
 
+POLL_S = 0.03  # how long a cancel may go unnoticed
 DEAD_S = 10.0  # after which a lost member counts as dead; it may still come back
 IN_SYNC = ("model", "model size", "model digest", "served by")
 """Properties that must be equal for all members; errors name these first."""
+MOST_CRASHES = 12  # of members without an answer in between
+
+Arrived = TokenEvent | EdgespecError | None
+"""An event of an answer, the error with which it fails, or None: the member is too busy, and the request waits."""
+Put = Callable[[Arrived], None]
 
 
 class Member(Protocol):
-    """A model on another machine."""
+    """A model of a fleet.
+
+    Attributes:
+        notes: messages for the user.
+        restarts: `recover` starts it again, however long that takes; otherwise it may be gone for good.
+    """
+
+    notes: Notes
+    restarts: bool
 
     @property
     def name(self) -> str: ...
@@ -52,7 +64,7 @@ class Member(Protocol):
         The last event has `is_last`, or is an error. After LostError, the other answers of the member are lost too.
         """
 
-    def recover(self) -> Future[None]:
+    def recover(self, error: LostError) -> Future[None]:
         """Wait until the lost member is back. The future raises EdgespecError if it will not return."""
 
 
@@ -71,9 +83,10 @@ class Recruits(Protocol):
 
 @dataclass(slots=True, eq=False)
 class _Flight:
-    """A request that is being answered, and its events, which are passed on when the answer is complete.
+    """A request that is being answered.
 
     Attributes:
+        has_begun: events of the answer were passed on.
         n_lost: how many members were lost while they had the request.
         failed_at: the places where the engine failed.
     """
@@ -82,7 +95,7 @@ class _Flight:
     number: int
     request: Request
     cancel: CancelFlag
-    events: list[TokenEvent] = field(default_factory=list)
+    has_begun: bool = False
     n_lost: int = 0
     failed_at: set[int] = field(default_factory=set)
 
@@ -92,7 +105,12 @@ class _Flight:
         return bool(self.failed_at) or self.n_lost > 1
 
     def put(self, event: TokenEvent | EdgespecError) -> None:
+        self.has_begun = True
         self.stream.put(self.number, event)
+
+    def asks_for_the_same(self, other: _Flight) -> bool:
+        """Return whether the two are samples of one request."""
+        return replace(self.request, sample=0) == replace(other.request, sample=0)
 
 
 @dataclass(slots=True, eq=False)
@@ -129,15 +147,16 @@ class _Place:
 
 
 class Fleet(Loop, Model):
-    """Several members that answer as one.
+    """Members that answer as one.
 
     Each member gets up to `room` requests at a time. With 0, a member gets one request more than it has slots, so that
     no slot is idle while a request is being sent.
 
     If a member is lost, the fleet tries to reach it again, and other members answer its requests. A request that made
-    an engine fail, or that two lost members had, is tried again alone, at another member if there is one; a further
-    error is final. Answers end with LostError when no member is left. Raises UsageError if members differ in a property
-    on which texts depend.
+    an engine fail or a process end, or that two lost members had, is tried again alone, at another member if there is
+    one; a further error is final. Answers end with LostError when no member is left, and with GenerationError when
+    processes end again and again. An answer that is tried again begins with an event that says so
+    (`TokenEvent.is_anew`). Raises UsageError if members differ in a property on which texts depend.
 
     Attributes:
         notes: messages about lost and returned members.
@@ -159,7 +178,8 @@ class Fleet(Loop, Model):
         self._waiting: deque[_Flight] = deque()
         self._again: deque[_Flight] = deque()  # flights whose member was lost, and suspects
         self._arrived: queue.SimpleQueue[tuple[_Place, int, Arrived]] = queue.SimpleQueue()
-        self._tokens = self._n_notes = 0
+        self._tokens = self._n_notes = self._n_crashes = 0
+        self._crash: LostError | None = None  # the last one
         self._present_s = monotonic()  # when a member was last there
         self.tell: Callable[[], None] = lambda: None
 
@@ -182,7 +202,7 @@ class Fleet(Loop, Model):
         return self._places[0].member.info
 
     def call(self, name: str, *args: Any, **keywords: Any) -> Any:
-        raise UsageError(f"several {self.kind}s cannot be asked this", why=f"{name} is for one model")
+        raise UsageError("the members of a fleet cannot be asked this", why=f"{name} is for one model")
 
     @property
     def n_members(self) -> int:
@@ -208,7 +228,7 @@ class Fleet(Loop, Model):
         self._assign()
         try:
             self._muster()
-        except LostError as error:
+        except EdgespecError as error:
             for flight in self._remove(lambda flight: True):
                 flight.stream.fail(flight.number, error)
             return
@@ -259,7 +279,8 @@ class Fleet(Loop, Model):
         return next((place for place in others or there if place.free > 0 and not place.flights), None)
 
     def _send(self, place: _Place, flight: _Flight) -> None:
-        flight.events.clear()
+        if flight.has_begun:
+            flight.put(TokenEvent(-1, "", is_anew=True))
         self._tokens += 1
         token, arrived = self._tokens, self._arrived  # events of an earlier attempt have another number
         future = place.member.begin(flight.request, lambda event: arrived.put((place, token, event)))
@@ -273,18 +294,19 @@ class Fleet(Loop, Model):
         if event is None:
             return
         if isinstance(event, TokenEvent):
-            flight.events.append(event)
             if event.is_last:
                 place.remove(token)
-                for each in flight.events:
-                    flight.put(each)
+                self._n_crashes = 0
+            flight.put(event)
         elif isinstance(event, LostError):
             self._lose(place, event)
-        elif isinstance(event, GenerationError) and not place.is_alone:
+        elif not isinstance(event, GenerationError):
+            place.remove(token).put(event)
+        elif place.is_alone:
+            self._fail(place.remove(token), event)
+        else:
             flight.failed_at.add(id(place))
             self._again.append(place.remove(token))
-        else:
-            place.remove(token).put(event)
 
     def _lose(self, place: _Place, error: LostError) -> None:
         """Queue the requests of a lost member for others, and try to reach it again. A request that was alone fails."""
@@ -292,11 +314,20 @@ class Fleet(Loop, Model):
         for token in [*place.flights]:
             flight = place.remove(token)
             flight.n_lost += 1
+            if error.is_crash:
+                flight.failed_at.add(id(place))
             if was_alone:
-                flight.put(error)
+                self._fail(flight, error)
             else:
                 self._again.append(flight)
-        place.recovering, place.lost_s = place.member.recover(), monotonic()
+        if error.is_crash:
+            self._n_crashes, self._crash = self._n_crashes + 1, error
+        place.recovering, place.lost_s = place.member.recover(error), monotonic()
+
+    def _fail(self, suspect: _Flight, error: EdgespecError) -> None:
+        """End an answer with an error, and those to other samples of its request: they would do the same again."""
+        for flight in (suspect, *self._remove(suspect.asks_for_the_same)):
+            flight.put(error)
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
@@ -310,19 +341,32 @@ class Fleet(Loop, Model):
             place.lost_s, place.is_dead = self._present_s, False
 
     def _muster(self) -> None:
-        """Add new members, and note which lost members are dead or back. Raises LostError when all are dead."""
+        """Add new members and notes, and note which lost members are dead or back.
+
+        Raises LostError when all are dead, the error of a member that cannot be started again, and GenerationError
+        when processes end again and again.
+        """
+        if self._n_crashes >= MOST_CRASHES and self._crash is not None:
+            crash, self._n_crashes = self._crash, 0
+            what = f"the model crashed {MOST_CRASHES} times without an answer in between"
+            raise GenerationError(what, why=crash.line, hint=crash.hint)
         if self._recruits is not None:
             self._places += map(self._place, self._recruits.joined())
+        for place in self._places:
+            for note in place.member.notes.take():
+                self.notes.append(note)
         for place in [*self._places]:
             if place.recovering is None:
                 continue
             member, is_decided = place.member, place.recovering.done()  # asked once: it may change at any time
             gone = place.recovering.exception() if is_decided else None
+            if gone is not None and member.restarts:
+                raise gone
             if is_decided and gone is None:
                 if place.is_dead:
                     self.notes.append(f"{member.name} is back")
                 place.recovering, place.is_dead = None, False
-            elif not place.is_dead and (gone is not None or monotonic() - place.lost_s > DEAD_S):
+            elif not place.is_dead and (gone is not None or (not member.restarts and self._is_long_gone(place))):
                 why = f" ({gone.line})" if isinstance(gone, EdgespecError) else ""
                 others = "; its rows go to the others" if len(self._places) > 1 else ""
                 self.notes.append(f"{member.name} is lost{why}{others}")
@@ -338,6 +382,10 @@ class Fleet(Loop, Model):
         elif self._recruits is None or not self._recruits.are_expected(monotonic() - self._present_s):
             which = self._places[0].member.name if len(self._places) == 1 else f"every {self.kind}"
             raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, then run the same command again")
+
+    @staticmethod
+    def _is_long_gone(place: _Place) -> bool:
+        return monotonic() - place.lost_s > DEAD_S
 
 
 _WHAT = {"server": "'edgespec serve'", "node": "the cluster"}

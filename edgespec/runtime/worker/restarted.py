@@ -1,0 +1,108 @@
+"""A worker process that is started again when it dies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from itertools import count
+from time import monotonic, sleep
+from typing import Any
+
+from edgespec.cancel import CancelFlag
+from edgespec.errors import EdgespecError, GenerationError, LostError
+from edgespec.events import TokenEvent
+from edgespec.model.fleet import Put
+from edgespec.model.info import ModelInfo
+from edgespec.model.notes import Notes
+from edgespec.model.stream import Stream
+from edgespec.runtime.worker import Worker
+from edgespec.runtime.worker.death import lost_workers
+from edgespec.settings import LoadSettings, Request
+
+PATIENCE_S, RETRY_S = 60.0, 1.0  # to reach RPC workers again
+
+
+class RestartedWorker:
+    """A worker as a member of a fleet. `open` loads its model, and raises the errors of `Worker`. Setting `cancel` ends
+    waiting for RPC workers.
+
+    A thread reads the events of its answers.
+    """
+
+    name, restarts = "the model", True
+    texts_depend_on: Mapping[str, Any] = {}
+
+    def __init__(self, open: Callable[[], Worker], cancel: CancelFlag) -> None:
+        self._open, self._cancel, self.notes = open, cancel, Notes()
+        self._numbers = count()
+        self._adopt(open())
+
+    def _adopt(self, worker: Worker) -> None:
+        for note in worker.notes.take():
+            self.notes.add(note)
+        self.worker, self._stream = worker, Stream(worker.loop, apart=True)
+        self._puts: dict[int, Put] = {}
+        self._begun = threading.Semaphore(0)  # counts the requests that the thread has not seen
+        threading.Thread(target=self._read, args=(self._stream, self._puts, self._begun), daemon=True).start()
+
+    @property
+    def settings(self) -> LoadSettings:
+        return self.worker.settings
+
+    @property
+    def info(self) -> ModelInfo:
+        return self.worker.info
+
+    def check_settings(self, request: Request) -> None:
+        self.worker.check_settings(request)
+
+    def begin(self, request: Request, put: Put) -> Future[None]:
+        begun, flag, number = Future[None](), CancelFlag(), next(self._numbers)
+        begun.add_done_callback(lambda _: flag.set())
+        self._puts[number] = put
+        self._stream.add(number, self.worker.prepared(request, flag), flag)
+        self._begun.release()
+        return begun
+
+    def _read(self, stream: Stream, puts: dict[int, Put], begun: threading.Semaphore) -> None:
+        while not stream.is_closed:
+            begun.acquire()
+            while not stream.is_over:
+                for number, event in stream.take():
+                    if isinstance(event, TokenEvent) and event.finish_reason == "error":
+                        continue  # the next event is the reason
+                    put = puts.pop if isinstance(event, EdgespecError) or event.is_last else puts.__getitem__
+                    put(number)(event)
+
+    def recover(self, error: LostError) -> Future[None]:
+        """Start another worker."""
+        self.notes.append(f"{error.line}; restarting it")
+        back = Future[None]()
+
+        def restart() -> None:
+            try:
+                self._adopt(self._restarted())
+            except EdgespecError as failed:
+                back.set_exception(failed)
+            else:
+                back.set_result(None)
+
+        threading.Thread(target=restart, daemon=True).start()
+        return back
+
+    def _restarted(self) -> Worker:
+        self.close()
+        until_s = monotonic() + PATIENCE_S
+        while True:
+            try:
+                return self._open()
+            except GenerationError as failed:
+                if not lost_workers(self.settings, failed) or self._cancel.is_set() or monotonic() > until_s:
+                    raise
+                sleep(RETRY_S)
+
+    def close(self) -> None:
+        self._stream.close()
+        self._begun.release()
+        self.worker.close()
