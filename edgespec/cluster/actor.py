@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from edgespec.errors import EdgespecError, LostError, ModelNotFoundError
+from edgespec.cancel import CancelFlag
+from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
+from edgespec.model.fleet import Fleet
 from edgespec.model.info import ModelInfo
-from edgespec.model.notes import Notes
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.text_facts import text_facts
-from edgespec.runtime.worker import Worker, WorkerDiedError
+from edgespec.runtime.worker import Worker
+from edgespec.runtime.worker.restarted import RestartedWorker
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 
@@ -72,8 +74,8 @@ class Actor:
 
     def __init__(self, settings: LoadSettings, missing: Sequence[str] = ()) -> None:
         self._settings, self._missing = settings, missing
-        self._worker: Worker | None = None
-        self._notes = Notes()
+        self._cancel = CancelFlag()
+        self._model: Fleet | None = None
         self._loading = asyncio.Lock()
         # The worker process would import the main module, which is Ray's.
         vars(sys.modules["__main__"]).pop("__file__", None)
@@ -86,9 +88,9 @@ class Actor:
         """Load the model, and return what texts depend on, and its description."""
 
         async def introduced() -> tuple[dict[str, Any], ModelInfo]:
-            worker = await self._ready()
+            model = await self._ready()
             header = await asyncio.to_thread(lambda: check_model(resolve(self._settings.model).path))
-            return text_facts(header, self._settings), worker.info
+            return text_facts(header, self._settings), model.info
 
         return await self._told(introduced)
 
@@ -99,54 +101,46 @@ class Actor:
         return await self._told(checked)
 
     async def answer(self, request: Request) -> Told:
-        """Return the events of an answer, or LostError if the worker cannot be restarted."""
+        """Return the events of an answer, or LostError if the model cannot be loaded."""
 
         async def answered() -> list[TokenEvent]:
+            events: list[TokenEvent] = []
             try:
-                worker = await self._ready()
+                async for event in (await self._ready()).submit(request):
+                    events.clear() if event.is_anew else events.append(event)
             except EdgespecError as error:
+                if isinstance(error, UsageError | GenerationError):
+                    raise
                 raise LostError(error.what, why=error.why, hint=error.hint) from error
-            try:
-                return [event async for event in worker.submit(request)]
-            except WorkerDiedError as error:
-                self._notes.add(f"{error.line}; restarting it")
-                raise
+            return events
 
         return await self._told(answered)
 
     async def close(self) -> None:
         """End the worker, which saves its measurements first."""
-        await asyncio.to_thread(self._close)
+        self._cancel.set()
+        if self._model is not None:
+            await asyncio.to_thread(self._model.close)
 
     async def _told(self, work: Callable[[], Awaitable[Any]]) -> Told:
         try:
             value = await work()
         except EdgespecError as error:
             value = error
-        return Told(value, tuple(self._notes.take()))
+        return Told(value, tuple(self._model.notes.take()) if self._model else ())
 
-    # --- the worker ---------------------------------------------------------------------------------------------------
-
-    async def _ready(self) -> Worker:
-        """Return the worker, a new one if it has died. Raises EdgespecError."""
+    async def _ready(self) -> Fleet:
+        """Return the model. Raises EdgespecError."""
         async with self._loading:
-            if self._worker is None or not self._worker.is_alive:
-                self._worker = await asyncio.to_thread(self._opened)
-            return self._worker
+            if self._model is None:
+                self._model = await asyncio.to_thread(self._opened)
+            return self._model
 
-    def _opened(self) -> Worker:
-        self._close()
+    def _opened(self) -> Fleet:
         if self._missing:
             _download(self._missing, with_draft=self._settings.uses_draft)
-        worker = Worker(self._settings)
-        for note in worker.notes:
-            self._notes.add(note)
-        return worker
-
-    def _close(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is not None:
-            worker.close()
+        worker = RestartedWorker(lambda: Worker(self._settings, cancel=self._cancel), self._cancel)
+        return Fleet([worker], worker.info.sequences)
 
 
 def _download(specs: Sequence[str], *, with_draft: bool) -> None:
