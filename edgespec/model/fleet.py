@@ -323,6 +323,7 @@ class Fleet(Loop, Model):
         if error.is_crash:
             self._n_crashes, self._crash = self._n_crashes + 1, error
         place.recovering, place.lost_s = place.member.recover(error), monotonic()
+        place.recovering.add_done_callback(lambda _: self._arrived.put((place, 0, None)))  # ends a wait
 
     def _fail(self, suspect: _Flight, error: EdgespecError) -> None:
         """End an answer with an error, and those to other samples of its request: they would do the same again."""

@@ -10,7 +10,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.errors import EdgespecError, GenerationError, LostError
+from edgespec.errors import EdgespecError, GenerationError, LostError, for_users
 from edgespec.events import TokenEvent
 from edgespec.model.fleet import Put
 from edgespec.model.info import ModelInfo
@@ -69,11 +69,16 @@ class RestartedWorker:
         while not stream.is_closed:
             begun.acquire()
             while not stream.is_over:
-                for number, event in stream.take():
-                    if isinstance(event, TokenEvent) and event.finish_reason == "error":
-                        continue  # the next event is the reason
-                    put = puts.pop if isinstance(event, EdgespecError) or event.is_last else puts.__getitem__
-                    put(number)(event)
+                try:
+                    for number, event in stream.take():
+                        if isinstance(event, TokenEvent) and event.finish_reason == "error":
+                            continue  # the next event is the reason
+                        put = puts.pop if isinstance(event, EdgespecError) or event.is_last else puts.__getitem__
+                        put(number)(event)
+                except Exception as error:  # it is not known which answer caused it: it ends all
+                    for number in [*puts]:
+                        puts.pop(number)(for_users(error))
+                    break
 
     def recover(self, error: LostError) -> Future[None]:
         """Start another worker."""
