@@ -6,9 +6,10 @@ import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.setting import Facts, setting
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.registry import REGISTRY, names_that_need
 
@@ -56,16 +57,6 @@ CACHE_TYPES = {
 }
 
 
-def between(least: int, most: int) -> Mapping[str, Any]:
-    """Return the metadata of a field for a whole number from `least` to `most`."""
-    return {"limits": (least, most)}
-
-
-def one_of(choices: Iterable[str]) -> Mapping[str, Any]:
-    """Return the metadata of a field for one of the choices."""
-    return {"choices": tuple(choices)}
-
-
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
     """The models to load, and how.
@@ -74,69 +65,83 @@ class LoadSettings:
     the value of the target.
     """
 
+    # fmt: off
     model: str
     #: the file of the projector, which reads images; None: the one in the folder of the model, if any; "none"
-    mmproj: str | None = None
+    mmproj: str | None = setting(None, Facts("text", compared="always"))
     #: the name of the chat template: one of the file, or "chatml"; None: the default one, and `tool_use` with tools
-    chat_template: str | None = None
+    chat_template: str | None = setting(None, Facts("text", compared="always"))
     #: a file with a chat template in place of those of the model
-    chat_template_file: str | None = None
+    chat_template_file: str | None = setting(None, Facts("text", compared="always"))
     #: None: the default draft of the model, if it has one; "auto": else the best installed one
-    draft_model: str | None = None
+    draft_model: str | None = setting(None, Facts("text", compared="never"))
     #: drafters separated by commas, "auto" for every available one, or "none"
-    spec_type: str = "auto"
+    spec_type: str = setting("auto", Facts("drafters",
+        "Drafters to use: auto, none, or names separated by commas.", metavar="auto|none|DRAFTER,...",
+    ))
     #: maximum number of tokens of a draft; None: see `draft_n_max`
-    spec_draft_n_max: int | None = field(default=None, metadata=between(0, MAX_DRAFT))
+    spec_draft_n_max: int | None = setting(None, Facts("integer",
+        f"Maximum draft tokens per step, up to {MAX_DRAFT}. 0: no drafting.",
+        least=0, most=MAX_DRAFT, shown=str(DRAFT_N_MAX),
+    ))
     #: draft-length policy: "auto" (as many tokens as pay off by measured costs), "fixed:K" or "off"
-    pace: str = "auto"
+    pace: str = setting("auto", Facts("pace",
+        "Draft-length policy. auto: as many tokens as pay off by measured costs, or none. fixed:K: always K tokens. "
+        "off: no drafts.",
+        metavar="auto|fixed:K|off",
+    ))
     #: maximum number of leaves of a draft
-    spec_tree: int = field(default=1, metadata=between(1, MAX_LEAVES))
+    spec_tree: int = setting(1, Facts("integer",
+        f"Draft trees with up to WIDTH branches, at most {MAX_LEAVES}. 1: chains.",
+        least=1, most=MAX_LEAVES, metavar="WIDTH", advanced=True,
+    ))
     #: let the draft model continue while the target verifies; "auto": if they are on different devices
-    overlap: Switch = field(default="auto", metadata=one_of(get_args(Switch)))
+    overlap: Switch = setting("auto", Facts("choice", choices=get_args(Switch)))
     #: decode so that drafts cannot change the text, where this costs almost nothing
-    exact: bool = True
+    exact: bool = setting(True, Facts("flag", compared="always"))
     #: the same where it costs more: passes are padded to a class of widths
-    strict: bool = False
+    strict: bool = setting(False, Facts("flag", compared="always"))
     #: let the suffix drafter use answers of earlier runs
-    store: bool = True
+    store: bool = setting(True, Facts("flag"))
     #: name of the corpus for the corpus drafter
-    corpus: str | None = None
+    corpus: str | None = setting(None, Facts("text"))
     #: context of each sequence in tokens
-    ctx_size: int = field(default=0, metadata=between(0, LARGEST))
-    ctx_size_draft: int = field(default=0, metadata=between(0, LARGEST))
-    threads: int = field(default=0, metadata=between(0, MAX_THREADS))
-    threads_draft: int = field(default=0, metadata=between(0, MAX_THREADS))
-    threads_batch: int = field(default=0, metadata=between(0, MAX_THREADS))
-    threads_batch_draft: int = field(default=0, metadata=between(0, MAX_THREADS))
-    gpu_layers: Offload = "auto"
-    gpu_layers_draft: Offload = "auto"
+    ctx_size: int = setting(0, Facts("integer", least=0, most=LARGEST, compared="always"))
+    ctx_size_draft: int = setting(0, Facts("integer", least=0, most=LARGEST))
+    threads: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
+    threads_draft: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
+    threads_batch: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
+    threads_batch_draft: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
+    gpu_layers: Offload = setting("auto", Facts("layers", compared="always"))
+    gpu_layers_draft: Offload = setting("auto", Facts("layers"))
     #: devices for these layers: names separated by commas, "auto" for all GPUs, or "none"
-    device: str = "auto"
-    device_draft: str | None = None
+    device: str = setting("auto", Facts("text", compared="always"))
+    device_draft: str | None = setting(None, Facts("text"))
     #: the number of layers, from the first one on, whose experts stay in main memory
-    n_cpu_moe: int = field(default=0, metadata=between(0, LARGEST))
+    n_cpu_moe: int = setting(0, Facts("integer", least=0, most=LARGEST, compared="always"))
     #: keep the experts of all layers in main memory
-    cpu_moe: bool = False
+    cpu_moe: bool = setting(False, Facts("flag", compared="always"))
     #: copy weights into a layout that is fast, unless they take most of the memory
-    repack: bool = True
+    repack: bool = setting(True, Facts("flag", compared="never"))
     #: LoRA adapters of the target, as [NAME=]FILE[=SCALE]; the scale is the default of requests
-    lora: Sequence[str] = ()
+    lora: Sequence[str] = setting((), Facts("texts", compared="always"))
     #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
-    rpc: Sequence[str] = ()
-    cache_type_k: str = field(default="f16", metadata=one_of(CACHE_TYPES))
-    cache_type_v: str = field(default="f16", metadata=one_of(CACHE_TYPES))
-    cache_type_k_draft: str | None = field(default=None, metadata=one_of(CACHE_TYPES))
-    cache_type_v_draft: str | None = field(default=None, metadata=one_of(CACHE_TYPES))
-    flash_attention: Switch = field(default="auto", metadata=one_of(get_args(Switch)))
+    rpc: Sequence[str] = setting((), Facts("texts", compared="always"))
+    cache_type_k: str = setting("f16", Facts("choice", choices=(*CACHE_TYPES,), compared="always"))
+    cache_type_v: str = setting("f16", Facts("choice", choices=(*CACHE_TYPES,), compared="always"))
+    cache_type_k_draft: str | None = setting(None, Facts("choice", choices=(*CACHE_TYPES,)))
+    cache_type_v_draft: str | None = setting(None, Facts("choice", choices=(*CACHE_TYPES,)))
+    flash_attention: Switch = setting("auto", Facts("choice", choices=get_args(Switch), compared="always"))
     #: answers decoded together
-    sequences: int = field(default=1, metadata=between(0, MAX_SEQUENCES))
+    sequences: int = setting(1, Facts("integer", least=0, most=MAX_SEQUENCES, compared="never"))
     #: raise an error if the model does not fit into free memory, instead of running slowly or with less context
-    must_fit: bool = False
+    must_fit: bool = setting(False, Facts("flag", compared="never"))
     #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
     #: None: an eighth of the free memory, up to 8192; 0: none
-    cache_ram: int | None = field(default=None, metadata=between(0, MOST_CACHE_RAM))
+    cache_ram: int | None = setting(None, Facts("integer", least=0, most=MOST_CACHE_RAM, compared="never"))
     #: let a worker process load models that make vectors and cannot generate
-    embeds: bool = False
+    embeds: bool = setting(False, Facts("flag"))
+    # fmt: on
 
     def for_model(self, model: str) -> LoadSettings:
         """Return these settings for a model, without the adapters and the chat template of another one."""
@@ -242,83 +247,123 @@ def with_system(messages: Sequence[Message], system: str) -> tuple[Message, ...]
     return (*messages,) if is_said else (Message("system", system), *messages)
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerSettings:
+    """The settings of an answer that a chat can change while it runs. At most one constraint can be set."""
+
+    sampling: SamplingSettings = field(default_factory=SamplingSettings)
+    # fmt: off
+    seed: int = setting(0, Facts("integer",
+        "Seed: the same seed gives the same text. -1: a random seed, which is shown.",
+        least=0, most=2**64 - 1, section="Sampling", compared="never", wire="all",
+    ))
+    max_tokens: int = setting(-1, Facts("integer",
+        "Maximum tokens to generate. -1: until the model stops or the context is full.",
+        least=-1, most=LARGEST, option="-n --max-tokens", compared="always", wire="all",
+    ))
+    reasoning_budget: int = setting(-1, Facts("integer",
+        "Maximum tokens of reasoning, after which the answer begins. 0: none. -1: no limit.",
+        least=-1, most=LARGEST, advanced=True,
+    ))
+    #: `RepetitionDetector` finds repetitions; constrained answers do not end so
+    repeat_limit: int = setting(0, Facts("integer",
+        "End an answer whose last tokens, at least N, are the same few tokens over and over. 0: never.",
+        least=0, most=LARGEST, shown="the model's, else 0", advanced=True,
+    ))
+    stop: tuple[str, ...] = setting((), Facts("stops",
+        "Stop before any of these texts.", metavar="TEXT", compared="always", wire="apart",
+    ))
+    json_schema: str = setting("", Facts("schema",
+        "Answer in JSON that matches a schema, given as text or as a file. {}: any JSON.",
+        option="-j --json-schema", metavar="FILE|JSON", compared="always", wire="apart",
+    ))
+    #: in GBNF or llguidance's dialect of Lark
+    grammar: str = setting("", Facts("constraint",
+        "Answer in the language of a grammar, given as text or as a file.",
+        metavar="FILE|GBNF", compared="always", wire="apart",
+    ))
+    regex: str = setting("", Facts("constraint",
+        "Answer with text that matches all of REGEX.", metavar="REGEX", compared="always", wire="apart",
+    ))
+    #: "coupled" keeps the text, "rejection" and "block" its distribution
+    verify: VerifyRule = setting("coupled", Facts("choice",
+        "Verification rule. coupled: the same text as without drafts. rejection, block: another text from the same "
+        "distribution.",
+        choices=get_args(VerifyRule), section="Speculation", advanced=True, compared="always", wire="quiet",
+    ))
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request(AnswerSettings):
     """One answer to generate: a prompt to complete, or the messages of a chat.
 
     If the last message is the assistant's, it is continued. At most one of `grammar`, `json_schema` and `regex` can
     constrain the answer.
     """
 
-    prompt: str = ""
+    prompt: str = field(default="", kw_only=False)
     #: token ids in place of `prompt`, to which nothing is added
     prompt_tokens: tuple[int, ...] = ()
     messages: tuple[Message, ...] = ()
-    #: -1: until the model stops or the context is full
-    max_tokens: int = field(default=-1, metadata=between(-1, LARGEST))
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    seed: int = field(default=0, metadata=between(0, 2**64 - 1))
-    #: number that distinguishes samples of one prompt and seed
-    sample: int = field(default=0, metadata=between(0, 2**32 - 1))
-    #: verification rule: "coupled" keeps the text, "rejection" and "block" its distribution
-    verify: VerifyRule = field(default="coupled", metadata=one_of(get_args(VerifyRule)))
     #: token ids to emit as the answer, to measure the gain of drafting on a given text
     reference: tuple[int, ...] = ()
-    stop: tuple[str, ...] = ()
-    #: number of alternatives to report with each token's log probability; None: report no log probabilities
-    logprobs: int | None = None
-    #: the same for the tokens of the prompt, which is read anew for it; the end token is then reported, too
-    prompt_logprobs: int | None = None
-    #: parse special tokens written in the prompt
-    special: bool = False
-    ignore_eos: bool = False
-    #: the answer ends when its last tokens, at least this many, are the same few tokens over and over
-    #: (`RepetitionDetector`); 0: never. Constrained answers do not end so
-    repeat_limit: int = field(default=0, metadata=between(0, LARGEST))
-    #: in GBNF or llguidance's dialect of Lark
-    grammar: str = ""
-    json_schema: str = ""
-    regex: str = ""
-    #: tokens of the conversation dropped before the prompt, so that positions of the sampling noise continue
-    left: int = field(default=0, metadata=between(0, 2**62))
-    #: drafters for this answer, of those that are loaded; None: `LoadSettings.spec_type`
-    spec_type: str | None = None
-    #: draft-length policy for this answer; None: `LoadSettings.pace`
-    pace: str | None = None
-    #: maximum number of draft tokens for this answer; None: `LoadSettings.draft_n_max`
-    draft_n_max: int | None = field(default=None, metadata=between(0, MAX_DRAFT))
-    #: work around messages that the chat template rejects, with a note, instead of raising an error
-    lenient: bool = False
-    #: JSON object of arguments for the chat template, such as `tools` and `enable_thinking`
-    template: str = ""
-    #: let drafters look up the answer later
-    remembered: bool = True
-    #: the answer cannot end before it has this many tokens
-    min_tokens: int = field(default=0, metadata=between(0, LARGEST))
-    #: tokens that end the answer like the model's end tokens
-    stop_token_ids: tuple[int, ...] = ()
-    #: texts that the answer must not contain (`Ends` in `runtime/answering.py`)
-    bad_words: tuple[str, ...] = ()
-    #: adapters for this answer, by number or name, and their scales; none: the defaults of `LoadSettings.lora`
-    lora: tuple[tuple[int | str, float], ...] = ()
-    #: False: process the whole prompt, even if the KV cache holds some of it
-    cache_prompt: bool = True
-    #: maximum number of tokens of reasoning; 0: none, -1: no limit
-    reasoning_budget: int = field(default=-1, metadata=between(-1, LARGEST))
     #: the answer has to call one of these tools of its template's arguments
     must_call: tuple[str, ...] = ()
     #: the answer may call more than one tool
     parallel_calls: bool = True
+    # fmt: off
+    #: number that distinguishes samples of one prompt and seed
+    sample: int = setting(0, Facts("integer", least=0, most=2**32 - 1, row=False, compared="never", wire="quiet"))
+    ignore_eos: bool = setting(False, Facts("flag",
+        "Continue past the model's end-of-text token.", advanced=True, compared="always", wire="all",
+    ))
+    #: None: report no log probabilities
+    logprobs: int | None = setting(None, Facts("integer",
+        "Report the log probability of each token and of the N most likely ones ('run': with --json).",
+        least=0, advanced=True, compared="always", wire="apart",
+    ))
+    #: the same for the tokens of the prompt, which is read anew for it; the end token is then reported, too
+    prompt_logprobs: int | None = setting(None, Facts("integer", row=False, compared="always", wire="apart"))
+    special: bool = setting(False, Facts("flag",
+        "Parse special tokens in the prompt, such as <|im_end|>.",
+        section="Prompt", advanced=True, compared="always", wire="quiet",
+    ))
+    #: tokens of the conversation dropped before the prompt, so that positions of the sampling noise continue
+    left: int = setting(0, Facts("integer", least=0, most=2**62, row=False, compared="never", wire="quiet"))
+    #: drafters for this answer, of those that are loaded; None: `LoadSettings.spec_type`
+    spec_type: str | None = setting(None, Facts("drafters", compared="never", wire="quiet"))
+    #: draft-length policy for this answer; None: `LoadSettings.pace`
+    pace: str | None = setting(None, Facts("pace", compared="never", wire="quiet"))
+    #: maximum number of draft tokens for this answer; None: `LoadSettings.draft_n_max`
+    draft_n_max: int | None = setting(None, Facts("integer", least=0, most=MAX_DRAFT, compared="never", wire="quiet"))
+    #: work around messages that the chat template rejects, with a note, instead of raising an error
+    lenient: bool = setting(False, Facts("flag", row=False, compared="never", wire="quiet"))
+    #: JSON object of arguments for the chat template, such as `tools` and `enable_thinking`
+    template: str = setting("", Facts("text", row=False, compared="always", wire="apart"))
+    #: let drafters look up the answer later
+    remembered: bool = setting(True, Facts("flag", row=False, compared="never", wire="quiet"))
+    #: the answer cannot end before it has this many tokens
+    min_tokens: int = setting(0, Facts("integer", least=0, most=LARGEST))
+    #: tokens that end the answer like the model's end tokens
+    stop_token_ids: tuple[int, ...] = setting((), Facts("ids"))
+    #: texts that the answer must not contain (`Ends` in `runtime/answering.py`)
+    bad_words: tuple[str, ...] = setting((), Facts("texts"))
+    #: adapters for this answer, by number or name, and their scales; none: the defaults of `LoadSettings.lora`
+    lora: tuple[tuple[int | str, float], ...] = setting((), Facts("adapters", compared="never", wire="apart"))
+    #: False: process the whole prompt, even if the KV cache holds some of it
+    cache_prompt: bool = setting(True, Facts("flag", compared="never", wire="all"))
     #: keep the marks of the model in an answer to messages; by default, text is written with common marks (`PlainText`)
-    raw_marks: bool = False
+    raw_marks: bool = setting(False, Facts("flag", row=False, wire="quiet"))
     #: sample as for code completions (`core/infill.py`)
-    infill: bool = False
+    infill: bool = setting(False, Facts("flag"))
     #: events tell how much of the prompt is read (`TokenEvent.reading`)
-    return_progress: bool = False
+    return_progress: bool = setting(False, Facts("flag", row=False, compared="never"))
     #: the answer ends at a line that begins with fewer blanks; the first line does not count
-    n_indent: int = field(default=0, metadata=between(0, LARGEST))
+    n_indent: int = setting(0, Facts("integer", least=0, most=LARGEST))
     #: the answer ends with the first line that is complete so many milliseconds after its first token; 0, -1: never
-    t_max_predict_ms: int = field(default=0, metadata=between(-1, LARGEST))
+    t_max_predict_ms: int = setting(0, Facts("integer", least=-1, most=LARGEST, row=False, compared="never"))
+    # fmt: on
 
     @property
     def constraint(self) -> tuple[Constraint, str] | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import operator
-from dataclasses import fields
 
 from edgespec.core.infill import MOST_CANDIDATES
+from edgespec.core.setting import facts_of
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.registry import REGISTRY
 from edgespec.errors import UsageError
@@ -104,6 +104,9 @@ def _spellings() -> list[str]:
 
 def check_request(request: Request, n_vocab: int) -> None:
     """Raise UsageError for invalid requests, before anything is generated."""
+    for name, n in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
+        if n is not None:
+            _check_integer(name, n, 0, n_vocab)
     _check_fields(request)
     for name, field, ids in (
         ("a token id in a message", "messages", [token for each in request.messages for token in each.tokens]),
@@ -118,9 +121,6 @@ def check_request(request: Request, n_vocab: int) -> None:
         check_spec_type(request.spec_type)
     if request.pace is not None:
         check_pace(request.pace)
-    for name, n in (("logprobs", request.logprobs), ("prompt_logprobs", request.prompt_logprobs)):
-        if n is not None:
-            _check_integer(name, n, 0, n_vocab)
     if request.prompt_logprobs is not None and any(message.images for message in request.messages):
         what, why = "prompt_logprobs and images cannot be combined", "an image has no log probabilities"
         raise UsageError(what, why=why, field="prompt_logprobs")
@@ -190,16 +190,17 @@ def _check_ends(request: Request) -> None:
 
 
 def _check_fields(settings: LoadSettings | Request) -> None:
-    """Check the fields that have limits or choices."""
-    for item in fields(settings):
-        value, choices = getattr(settings, item.name), item.metadata.get("choices")
-        if value is None and item.default is None:
+    """Check the settings that have limits or choices. None is allowed where it is the default."""
+    for name, facts in facts_of(type(settings)).items():
+        value = getattr(settings, name)
+        if value is None and facts.default is None:
             continue
-        if "limits" in item.metadata:
-            _check_integer(item.name, value, *item.metadata["limits"])
-        if choices is not None and value not in choices:
-            what = f"{item.name} must be one of {', '.join(choices)}, not {shown(value)}"
-            raise UsageError(what, field=item.name)
+        if facts.kind == "integer" and facts.least is not None:
+            _check_integer(name, value, int(facts.least), LARGEST if facts.most is None else int(facts.most))
+        if facts.kind == "number" and not (isinstance(value, float | int) and facts.allows(value)):
+            raise UsageError(f"{name} must be a number {facts.range}, not {shown(value)}", field=name)
+        if facts.choices and value not in facts.choices:
+            raise UsageError(f"{name} must be one of {', '.join(facts.choices)}, not {shown(value)}", field=name)
 
 
 def _check_integer(name: str, value: object, least: int, most: int, field: str = "") -> None:

@@ -4,30 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.setting import facts_of
 from edgespec.files.paths import write_whole
 from edgespec.settings import Request
 
 VERSION = 1
-_OF_A_ROW = {"prompt", "messages", "seed", "sample", "sampling", "reference", "left", "lenient", "remembered"}
-_OF_A_ROW |= {"min_tokens", "stop_token_ids", "bad_words", "cache_prompt", "prompt_tokens", "lora"}  # have no options
-_OF_A_ROW |= {"infill", "n_indent", "t_max_predict_ms", "return_progress", "raw_marks", "must_call", "parallel_calls"}
-# Left out if they have their default, as in files of earlier versions.
-_NEW = {
-    "reasoning_budget",
-    "repeat_limit",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "dry_multiplier",
-    "dry_base",
-}
-_NEW |= {"dry_allowed_length", "dry_penalty_last_n", "dry_sequence_breakers"}
-_OF_DRAFTS = {"spec_type", "pace", "draft_n_max"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +59,18 @@ def texts_depend_on(
     model_facts: Mapping[str, Any], request: Request, *, chat: bool, system: str | None, n: int = 1
 ) -> dict[str, Any]:
     """Return all settings that texts depend on, except seeds, as plain data; `model_facts` are those of the model."""
-    names = [field.name for field in fields(Request) if field.name not in _OF_A_ROW | _OF_DRAFTS]
-    values = {name: getattr(request, name) for name in names}
-    values = {name: value for name, value in values.items() if name not in _NEW or value != getattr(Request(), name)}
-    sampling = {field.name: getattr(request.sampling, field.name) for field in fields(SamplingSettings)}
-    usual = SamplingSettings()
-    sampling = {name: value for name, value in sampling.items() if name not in _NEW or value != getattr(usual, name)}
-    return {**model_facts, "chat": chat, "system": system or "", "n": n, **values, **sampling}
+    values = _compared(request) | _compared(request.sampling)
+    return {**model_facts, "chat": chat, "system": system or "", "n": n, **values}
+
+
+def _compared(settings: Request | SamplingSettings) -> dict[str, Any]:
+    """Return the values that texts depend on. Some are left out if they are the defaults, as in files of earlier
+    versions of edgespec, which did not have them."""
+    return {
+        name: getattr(settings, name)
+        for name, facts in facts_of(type(settings)).items()
+        if facts.compared == "always" or (facts.compared == "if set" and getattr(settings, name) != facts.default)
+    }
 
 
 def in_few(value: Any) -> str:

@@ -176,7 +176,7 @@ def as_toml(each: Persona) -> str:
     """Return the content of the persona's file."""
     lines = [f"{key} = {_quoted(value)}\n" for key in TEXTS if (value := getattr(each, key))]
     for name, value in each.settings.items():
-        is_text = setting(name).kind in ("text", "choice")
+        is_text = setting(name).facts.kind not in ("integer", "number")
         lines.append(f"{name} = {_quoted(value) if is_text else value}\n")
     return "".join(lines)
 

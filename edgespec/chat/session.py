@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Added, Events, Notice, Opener
@@ -293,9 +292,7 @@ class Session(ToolUse, Closable):
         settings, seed = self.settings, self.settings.seed
         if seed < 0:
             seed = begun.answer.seed if begun and begun.answer else secrets.randbits(32)
-        names = ("max_tokens", "reasoning_budget", "repeat_limit", "sampling", "stop", "verify")
-        given: dict[str, Any] = {name: getattr(settings, name) for name in names}
-        return Request(seed=seed, sample=sample, lenient=True, **given, **settings.constraints)
+        return Request(seed=seed, sample=sample, lenient=True, **settings.of_answers() | settings.constraints)
 
     def _stretches(self, engine: Model, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""

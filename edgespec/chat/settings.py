@@ -3,44 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from difflib import get_close_matches
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from edgespec.core.sampling import SamplingSettings
-from edgespec.core.verify import VerifyRule
+from edgespec.core.setting import Facts, SettingError, facts_of, long_name
 from edgespec.errors import UsageError
 from edgespec.llama.compiler import settled
 from edgespec.llama.constraint import constraint_text
 from edgespec.models.names.catalog import SAMPLING
-from edgespec.settings import CONSTRAINTS, MAX_DRAFT, MAX_LEAVES, LoadSettings, Request
+from edgespec.models.names.catalog import SETTINGS as CATALOGUED
+from edgespec.settings import CONSTRAINTS, LARGEST, AnswerSettings, LoadSettings, Request
 from edgespec.validation import check_load_settings, check_request
 
 NONE = "none"  # the text that clears a setting
-CLEARED = ("stop", *CONSTRAINTS)
-DRAFTING = ("spec_type", "pace", "spec_draft_n_max", "spec_tree")
-Kind = Literal["number", "integer", "choice", "text"]
+DRAFTING = ("spec_type", "pace", "spec_draft_n_max", "spec_tree")  # of `LoadSettings`
 Group = Literal["sampling", "answer", "drafting"]
 
 
-@dataclass(frozen=True, slots=True)
-class ChatSettings:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatSettings(AnswerSettings):
     """Settings for the next answer.
 
     Grammars, schemas and expressions are texts, or names of files that contain them. If a drafting setting is None, the
     value that the model was loaded with applies.
     """
 
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
     seed: int = -1  #: -1 chooses a random seed for each answer
-    max_tokens: int = -1  #: -1 is no limit
-    reasoning_budget: int = -1  #: -1 is no limit
-    repeat_limit: int = 0  #: 0 is no limit
-    stop: tuple[str, ...] = ()
-    grammar: str = ""
-    json_schema: str = ""
-    regex: str = ""
-    verify: VerifyRule = "coupled"
     spec_type: str | None = None
     pace: str | None = None
     spec_draft_n_max: int | None = None
@@ -55,6 +45,10 @@ class ChatSettings:
         """Return these settings with the drafting settings that the model was loaded with."""
         return replace(self, spec_type=None, pace=None, spec_draft_n_max=None, spec_tree=None)
 
+    def of_answers(self) -> dict[str, Any]:
+        """Return the settings of answers but the seed, as fields of a request."""
+        return {item.name: getattr(self, item.name) for item in fields(AnswerSettings) if item.name != "seed"}
+
     @property
     def constraints(self) -> dict[str, Any]:
         """The constraint on answers, as fields of a request. Raises UsageError if its file is gone."""
@@ -62,8 +56,8 @@ class ChatSettings:
 
     def as_json(self) -> dict[str, Any]:
         """Return plain data, without the logit biases: they belong to one vocabulary."""
-        plain = asdict(self)
-        plain["stop"] = list(self.stop)
+        plain: dict[str, Any] = asdict(self)
+        plain |= {name: [*value] for name, value in plain.items() if isinstance(value, tuple)}
         del plain["sampling"]["logit_bias"]
         return plain
 
@@ -72,12 +66,12 @@ class ChatSettings:
         """Return the settings from the result of `as_json`, without unknown settings of other versions."""
         known = {item.name for item in fields(cls)}
         values = {name: value for name, value in plain.items() if name in known}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
         sampling = {item.name for item in fields(SamplingSettings)}
         try:
             values["sampling"] = SamplingSettings(
                 **{name: value for name, value in values.get("sampling", {}).items() if name in sampling}
             )
-            values["stop"] = tuple(values.get("stop", ()))
             return _checked(cls(**values))
         except (TypeError, ValueError, AttributeError, UsageError):
             return cls()
@@ -88,15 +82,17 @@ class Setting:
     """A setting: a field of ChatSettings, or of its sampling. The name is the long option of `run`."""
 
     field: str
-    kind: Kind
     group: Group
-    help: str
-    choices: tuple[str, ...] = ()
-    called: str = ""  #: the name, if it differs from the field's
+    facts: Facts
 
     @property
     def name(self) -> str:
-        return self.called or self.field.replace("_", "-")
+        return long_name(self.field, self.facts)
+
+    @property
+    def help(self) -> str:
+        """What the setting does, and how several texts are written."""
+        return f"{self.facts.help} Commas separate texts." if self.facts.kind == "stops" else self.facts.help
 
     def value(self, settings: ChatSettings) -> Any:
         owner: Any = settings.sampling if self.group == "sampling" else settings
@@ -107,64 +103,51 @@ class Setting:
         value = self.value(settings)
         if value is None:
             return "default"
-        if self.field in CLEARED:
-            value = ", ".join(map(_quoted, value)) if isinstance(value, tuple) else value
-            return value or NONE
-        return str(value)
+        if isinstance(value, bool):
+            return "on" if value else "off"
+        if isinstance(value, tuple):
+            value = ", ".join(map(_quoted, value))
+        return str(value) or NONE
 
     def parse(self, text: str) -> Any:
         """Return the value that a text means. Raises UsageError."""
-        text = text.strip()
+        text, kind, choices = text.strip(), self.facts.kind, self.facts.choices
         if self.group == "drafting" and text.lower() in ("", "as loaded", "default"):
             return None
-        if self.choices and text not in self.choices:
-            raise UsageError(f"{self.name} must be one of {', '.join(self.choices)}, not {text!r}")
-        if self.kind in ("integer", "number"):
+        if kind == "flag":
+            choices = (*_FLAGS,)
+        if choices and text not in choices:
+            raise UsageError(f"{self.name} must be one of {', '.join(choices)}, not {text!r}")
+        if kind in ("integer", "number"):
             try:
-                return int(text) if self.kind == "integer" else float(text)
+                return int(text) if kind == "integer" else float(text)
             except ValueError:
-                what = "an integer" if self.kind == "integer" else "a number"
+                what = "an integer" if kind == "integer" else "a number"
                 raise UsageError(f"{self.name} must be {what}, not {text!r}") from None
-        if self.field in CLEARED and text == NONE:
+        if kind in ("text", "texts", "stops", "constraint", "schema") and text == NONE:
             text = ""
-        if self.field == "stop":
+        if kind in ("texts", "stops"):
             parts = filter(None, map(str.strip, text.split(",")))
             return tuple(part.replace("\\n", "\n").replace("\\t", "\t") for part in parts)
         if self.field in CONSTRAINTS:
             return settled(self.field, text)
+        if kind == "flag":
+            return _FLAGS[text]
         return text.replace(" ", "").lower() if self.group == "drafting" else text
 
 
+def _settings(group: Group, owner: type, names: Sequence[str] = ()) -> list[Setting]:
+    """Return the settings of a dataclass, or those with `names`, except for kinds that nobody types into a chat."""
+    facts = facts_of(owner)
+    return [Setting(name, group, facts[name]) for name in names or facts if facts[name].kind not in _NOT_TYPED]
+
+
+_FLAGS = {"on": True, "off": False}
+_NOT_TYPED = ("breakers", "ids", "biases", "adapters")
 SETTINGS = (
-    Setting("temperature", "number", "sampling", "Temperature; 0 is greedy.", called="temp"),
-    Setting("top_k", "integer", "sampling", "Sample from the N most likely tokens; 0 is off."),
-    Setting("top_p", "number", "sampling", "Sample from the likeliest tokens up to this total probability; 1 is off."),
-    Setting("min_p", "number", "sampling", "Leave out tokens less likely than this share of the best one; 0 is off."),
-    Setting("typical_p", "number", "sampling", "Locally typical sampling; 1 is off."),
-    Setting("top_n_sigma", "number", "sampling", "Keep tokens this many standard deviations below the best; 0 is off."),
-    Setting("xtc_probability", "number", "sampling", "Chance of excluding the likeliest tokens; 0 is off."),
-    Setting("xtc_threshold", "number", "sampling", "XTC excludes tokens from this probability on; above 0.5 is off."),
-    Setting("repeat_penalty", "number", "sampling", "Penalty factor for repeated tokens; 1 is off."),
-    Setting("repeat_last_n", "integer", "sampling", "Number of last tokens the penalties look at; -1 is all."),
-    Setting("presence_penalty", "number", "sampling", "Subtract this from the logits of repeated tokens; 0 is off."),
-    Setting("frequency_penalty", "number", "sampling", "The same, for each repetition; 0 is off."),
-    Setting("dry_multiplier", "number", "sampling", "Penalty for continuing a repetition (DRY); 0 is off."),
-    Setting("dry_base", "number", "sampling", "Factor of the DRY penalty for each repeated token."),
-    Setting("dry_allowed_length", "integer", "sampling", "Repeated tokens that DRY allows."),
-    Setting("dry_penalty_last_n", "integer", "sampling", "Number of last tokens that DRY looks at; -1 is all."),
-    Setting("seed", "integer", "answer", "Same seed, same text; -1 is a random seed per answer."),
-    Setting("max_tokens", "integer", "answer", "Maximum tokens per answer; -1 is no limit."),
-    Setting("reasoning_budget", "integer", "answer", "Maximum tokens of reasoning; 0 is none, -1 is no limit."),
-    Setting("repeat_limit", "integer", "answer", "End an answer that repeats itself for this many tokens; 0 is never."),
-    Setting("stop", "text", "answer", "Stop before any of these texts (separated by commas)."),
-    Setting("json_schema", "text", "answer", "Constrain answers to JSON that fits a schema (a file, or its text)."),
-    Setting("grammar", "text", "answer", "Constrain answers to a grammar (a file, or GBNF rules)."),
-    Setting("regex", "text", "answer", "Constrain whole answers to a regular expression."),
-    Setting("verify", "choice", "answer", "Verification rule for drafts.", get_args(VerifyRule)),
-    Setting("spec_type", "text", "drafting", "Drafters: auto, none, or names separated by commas."),
-    Setting("pace", "text", "drafting", "Draft length: auto, fixed:K or off."),
-    Setting("spec_draft_n_max", "integer", "drafting", f"Maximum draft tokens per step, up to {MAX_DRAFT}."),
-    Setting("spec_tree", "integer", "drafting", f"Maximum branches of a draft tree, up to {MAX_LEAVES}."),
+    *_settings("sampling", SamplingSettings),
+    *_settings("answer", AnswerSettings),
+    *_settings("drafting", LoadSettings, DRAFTING),
 )
 
 
@@ -185,36 +168,24 @@ def setting(name: str) -> Setting:
 
 def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:
     """Return `settings` with one of them changed. A constraint replaces any other. Raises UsageError."""
-    item = setting(name)
-    value = item.parse(text)
-    if item.field in CONSTRAINTS and value:
-        none: dict[str, Any] = dict.fromkeys(CONSTRAINTS, "")
-        settings = replace(settings, **none)
-    if item.group != "sampling":
-        return _checked(replace(settings, **{item.field: value}))
-    try:
-        return replace(settings, sampling=replace(settings.sampling, **{item.field: value}))
-    except ValueError as error:
-        raise UsageError(str(error).replace(item.field, item.name)) from error
+    return with_changes(settings, {name: text})
 
 
 def with_changes(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettings:
-    """Return `settings` with all of these changes. Raises UsageError.
+    """Return `settings` with all of these changes, whose order does not matter. A constraint replaces any other.
 
-    The order of `texts` does not matter: a longer draft, for example, may be possible only after the larger maximum.
+    Raises UsageError.
     """
-    waiting = dict(texts)
-    while waiting:
-        refused: dict[str, UsageError] = {}
-        for name, text in waiting.items():
-            try:
-                settings = changed(settings, name, text)
-            except UsageError as error:
-                refused[name] = error
-        if len(refused) == len(waiting):
-            raise next(iter(refused.values()))
-        waiting = {name: waiting[name] for name in refused}
-    return settings
+    values = {item: item.parse(text) for item, text in ((setting(name), text) for name, text in texts.items())}
+    sampling = {item.field: value for item, value in values.items() if item.group == "sampling"}
+    others: dict[str, Any] = {item.field: value for item, value in values.items() if item.group != "sampling"}
+    constraints = [name for name, value in others.items() if name in CONSTRAINTS and value]
+    if constraints:
+        others |= {name: "" for name in CONSTRAINTS if name != constraints[-1]}
+    try:
+        return _checked(replace(settings, sampling=replace(settings.sampling, **sampling), **others))
+    except SettingError as error:
+        raise UsageError(f"{setting(error.field).name} must be {error.must}", field=error.field) from error
 
 
 def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mapping[str, Any]) -> ChatSettings:
@@ -228,15 +199,15 @@ def as_catalogued(settings: ChatSettings, before: Mapping[str, Any], now: Mappin
             if getattr(current, name) == before.get(name, usual[name])
         }
 
+    of_answers = [name for name in CATALOGUED if name in facts_of(AnswerSettings)]
     sampling = replace(settings.sampling, **changes(settings.sampling, SamplingSettings(), SAMPLING))
-    return replace(settings, sampling=sampling, **changes(settings, ChatSettings(), ("repeat_limit",)))
+    return replace(settings, sampling=sampling, **changes(settings, ChatSettings(), of_answers))
 
 
 def _checked(settings: ChatSettings) -> ChatSettings:
     """Return `settings`. Raises UsageError for values that no model accepts."""
-    names = ("max_tokens", "reasoning_budget", "repeat_limit", "stop", "verify", *CONSTRAINTS)
     seed = 0 if settings.seed == -1 else settings.seed
-    check_request(Request("x", seed=seed, **{name: getattr(settings, name) for name in names}), 1)
+    check_request(Request("x", seed=seed, **settings.of_answers()), LARGEST)
     check_load_settings(LoadSettings("", **settings.drafting))
     return settings
 

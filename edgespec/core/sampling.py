@@ -8,87 +8,102 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from edgespec.core.setting import Facts, SettingError, facts_of, setting
+
 FloatRow = npt.NDArray[np.float32]
 Indices = npt.NDArray[np.intp]
 Side = Literal["left", "right"]
+MILLION = 1e6  # the largest number of a setting: far beyond any use, and far below the largest float32
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingSettings:
     """The settings of the sampling chain. Names, meanings and defaults are llama.cpp's.
 
-    Raises ValueError with the name of an invalid field.
+    Raises SettingError for an invalid value.
     """
 
-    #: 0 is greedy.
-    temperature: float = 0.8
-    #: Sample from this many of the most likely tokens; 0 or less: off.
-    top_k: int = 40
-    #: Sample from the most likely tokens up to this total probability; 0: the most likely one, 1: off.
-    top_p: float = 0.95
-    #: Drop tokens less likely than this share of the best one; 0: off.
-    min_p: float = 0.05
-    #: Locally typical sampling up to this total probability; 1: off.
-    typical_p: float = 1.0
-    #: Drop tokens whose logit is this many standard deviations below the highest one; 0 or less: off.
-    top_n_sigma: float = -1.0
-    #: Chance of dropping all tokens of at least `xtc_threshold`, except for the least likely of them; 0: off.
-    xtc_probability: float = 0.0
-    #: Above 0.5: off.
-    xtc_threshold: float = 0.1
-    #: Divides the logits of repeated tokens; 1: off.
-    repeat_penalty: float = 1.0
-    #: Last tokens that penalties apply to; 0: none, -1: all.
-    repeat_last_n: int = 64
-    #: Subtracted from the logit of each repeated token; 0: off.
-    presence_penalty: float = 0.0
-    #: Subtracted from a token's logit for each repetition; 0: off.
-    frequency_penalty: float = 0.0
-    #: Penalty for tokens that continue a repetition (`core/dry.py`); 0: off.
-    dry_multiplier: float = 0.0
-    #: Factor of this penalty for each repeated token; below 1: no penalty.
-    dry_base: float = 1.75
-    #: Repeated tokens that are not penalized.
-    dry_allowed_length: int = 2
-    #: Last tokens in which repetitions are looked for; 0: none, -1: all.
-    dry_penalty_last_n: int = 64
-    #: Texts across which no repetition extends.
-    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    # fmt: off
+    temperature: float = setting(0.8, Facts("number", "Temperature. 0: always the most likely token.",
+        least=0, must="0 or at least 1e-6", option="--temp", metavar="T", compared="always",
+    ))
+    top_k: int = setting(40, Facts("integer", "Sample from the N most likely tokens. 0: off.", compared="always"))
+    top_p: float = setting(0.95, Facts("number",
+        "Sample from the most likely tokens up to a total probability of P. 0: the most likely one. 1: off.",
+        least=0, most=1, metavar="P", compared="always",
+    ))
+    min_p: float = setting(0.05, Facts("number",
+        "Sample from tokens at least P times as likely as the most likely one. 0: off.",
+        least=0, most=1, metavar="P", compared="always",
+    ))
+    typical_p: float = setting(1.0, Facts("number",
+        "Locally typical sampling up to a total probability of P. 1: off.",
+        least=0, is_open=True, most=1, metavar="P", advanced=True, compared="always",
+    ))
+    top_n_sigma: float = setting(-1.0, Facts("number",
+        "Sample from tokens within N standard deviations of the highest logit. 0 or less: off.",
+        option="--top-n-sigma --top-nsigma", metavar="N", advanced=True,
+    ))
+    xtc_probability: float = setting(0.0, Facts("number",
+        "Chance of excluding the most likely tokens (XTC). 0: off.", least=0, most=1, metavar="P", advanced=True,
+    ))
+    xtc_threshold: float = setting(0.1, Facts("number",
+        "XTC excludes tokens of probability P or more, except for the least likely of them. Above 0.5: off.",
+        least=0, most=1, metavar="P", advanced=True,
+    ))
+    repeat_penalty: float = setting(1.0, Facts("number", "Penalty factor for repeated tokens. 1: off.",
+        least=1 / MILLION, must="at least 1e-6", compared="always",
+    ))
+    repeat_last_n: int = setting(64, Facts("integer", "Number of last tokens that penalties apply to. 0: off, -1: all.",
+        least=-1, must="-1 (all), 0 (off) or more", advanced=True, compared="always",
+    ))
+    presence_penalty: float = setting(0.0, Facts("number",
+        "Subtract X from the logits of repeated tokens.", advanced=True, compared="always",
+    ))
+    frequency_penalty: float = setting(0.0, Facts("number",
+        "Subtract X from a token's logit for each repetition.", advanced=True, compared="always",
+    ))
+    dry_multiplier: float = setting(0.0, Facts("number",
+        "Penalty for tokens that continue a repetition (DRY): X * BASE^(repeated tokens - allowed). 0: off.",
+        least=0, advanced=True,
+    ))
+    dry_base: float = setting(1.75, Facts("number",
+        "BASE of the DRY penalty. Below 1: no penalty.", least=0, advanced=True,
+    ))
+    dry_allowed_length: int = setting(2, Facts("integer", "Repeated tokens that DRY allows.", least=0, advanced=True))
+    dry_penalty_last_n: int = setting(64, Facts("integer",
+        "Number of last tokens in which DRY looks for repetitions. 0: off, -1: all.",
+        least=-1, must="-1 (all), 0 (off) or more", advanced=True,
+    ))
+    dry_sequence_breakers: tuple[str, ...] = setting(("\n", ":", '"', "*"), Facts("breakers",
+        "Text across which DRY sees no repetition. none: no such text.",
+        option="--dry-sequence-breaker", metavar="TEXT", shown='\\n, :, ", *', advanced=True,
+    ))
     #: (token id, bias) pairs; a bias of -inf bans the token.
-    logit_bias: tuple[tuple[int, float], ...] = ()
+    logit_bias: tuple[tuple[int, float], ...] = setting((), Facts("biases",
+        "Add BIAS to the logit of token ID. ID-inf bans the token.",
+        option="-l --logit-bias", metavar="ID+BIAS|ID-BIAS", advanced=True, compared="always",
+    ))
+    # fmt: on
 
     def __post_init__(self) -> None:
-        for name in ("top_k", "repeat_last_n", "dry_allowed_length", "dry_penalty_last_n"):
-            _require(_is_number(getattr(self, name), int), name, "a whole number", getattr(self, name))
-        for name in ("top_p", "min_p", "typical_p", "xtc_probability", "xtc_threshold"):
-            value = getattr(self, name)
-            _require(_is_number(value, float), name, "a number", value)
-            _require(0 <= value <= 1, name, "from 0 to 1", value)
-        _require(self.typical_p > 0, "typical_p", "above 0 and at most 1", self.typical_p)
-        for name in _UNBOUNDED:
-            value = getattr(self, name)
-            holds = _is_number(value, float) and abs(value) <= _LARGEST
-            _require(holds, name, "a number of at most a million", value)
-        _require(
-            self.temperature == 0 or self.temperature >= 1e-6, "temperature", "0 or at least 1e-6", self.temperature
-        )
-        _require(self.repeat_penalty >= 1 / _LARGEST, "repeat_penalty", "above 0", self.repeat_penalty)
-        for name in ("repeat_last_n", "dry_penalty_last_n"):
-            _require(getattr(self, name) >= -1, name, "-1 (all), 0 (off) or more", getattr(self, name))
-        for name in ("dry_multiplier", "dry_base", "dry_allowed_length"):
-            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        for name, facts in facts_of(SamplingSettings).items():
+            if facts.kind in ("integer", "number"):
+                _check_number(name, facts, getattr(self, name))
+        is_usable = self.temperature == 0 or self.temperature >= 1 / MILLION
+        _require(is_usable, "temperature", facts_of(SamplingSettings)["temperature"].range, self.temperature)
         breakers = self.dry_sequence_breakers
         is_list = isinstance(breakers, list | tuple) and all(isinstance(text, str) for text in breakers)
         _require(is_list, "dry_sequence_breakers", "a list of texts", breakers)
         object.__setattr__(self, "dry_sequence_breakers", tuple(breakers))  # JSON has lists
         for token, bias in self.logit_bias:
             _require(token >= 0, "logit_bias", "about token ids of 0 or more", token)
-            _require(abs(bias) <= _LARGEST or bias == -math.inf, "logit_bias", "at most a million, or -inf", bias)
+            _require(abs(bias) <= MILLION or bias == -math.inf, "logit_bias", "at most a million, or -inf", bias)
 
     @property
     def penalizes(self) -> bool:
@@ -335,16 +350,21 @@ def _keep(ids: Indices | None, logits: FloatRow, kept: Indices) -> tuple[Indices
 
 _FEW = 256  # highest ranks to sort first; usually they reach the mass
 _BINS, _BINS_PER_NAT = 4096, 128
-_LARGEST = 1e6  # far beyond any use, and far below the largest float32
-_UNBOUNDED = ["temperature", "repeat_penalty", "presence_penalty", "frequency_penalty", "top_n_sigma"]
-_UNBOUNDED += ["dry_multiplier", "dry_base"]
 
 
-def _is_number(value: object, kind: type) -> bool:
-    kinds = (int, np.integer) if kind is int else (int, float, np.integer, np.floating)
-    return isinstance(value, kinds) and not isinstance(value, bool)
+def _check_number(name: str, facts: Facts, value: Any) -> None:
+    """Raise SettingError unless the value is a number within the limits of its setting, and not too large."""
+    kinds = (int, np.integer) if facts.kind == "integer" else (int, float, np.integer, np.floating)
+    is_number = isinstance(value, kinds) and not isinstance(value, bool)
+    if facts.kind == "integer":
+        _require(is_number, name, "a whole number", value)
+    elif facts.most is None:
+        _require(is_number and abs(value) <= MILLION, name, "a number of at most a million", value)
+    else:
+        _require(is_number, name, "a number", value)
+    _require(facts.allows(value), name, facts.range, value)
 
 
-def _require(holds: bool, name: str, wanted: str, value: object) -> None:
+def _require(holds: bool, name: str, must: str, value: object) -> None:
     if not holds:
-        raise ValueError(f"{name} must be {wanted}, not {value}")
+        raise SettingError(name, f"{must}, not {value}")

@@ -9,34 +9,18 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from time import perf_counter
 from typing import Any
 
+from edgespec.core.setting import facts_of
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import COMPLETE, FinishReason, TokenEvent
 from edgespec.files.images import data_url
-from edgespec.settings import CONSTRAINTS, Message, Request
+from edgespec.settings import Message, Request
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
-APART = (
-    *("prompt", "prompt_tokens", "messages", "sampling", "reference", "stop", "logprobs", "template", "lora"),
-    *("must_call", "parallel_calls"),  # tools of this machine are not for models of a server
-)
-USUAL = ("max_tokens", "seed", "ignore_eos", "cache_prompt")
-# llama.cpp's server would ignore them, or has other names for them.
-OWN = (
-    "repeat_limit",
-    "min_tokens",
-    "stop_token_ids",
-    "bad_words",
-    "infill",
-    "n_indent",
-    "t_max_predict_ms",
-    "reasoning_budget",
-    "return_progress",
-)
 
 
 def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
@@ -52,11 +36,13 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
         )
     if request.reference:
         raise UsageError("a server cannot be given an answer to follow")
-    if not is_own and (wanted := [name for name in OWN if getattr(request, name) != getattr(Request(), name)]):
-        raise UsageError(f"this server does not support {wanted[0]}", hint="edgespec's server does")
-    apart = (*APART, *CONSTRAINTS)
-    given = {field.name: getattr(request, field.name) for field in fields(request) if field.name not in apart}
-    body: dict[str, Any] = asdict(request.sampling) | {name: given[name] for name in given if is_own or name in USUAL}
+    settings = facts_of(Request).items()
+    missing = [name for name, facts in settings if facts.wire == "own" and getattr(request, name) != facts.default]
+    if missing and not is_own:
+        raise UsageError(f"this server does not support {missing[0]}", hint="edgespec's server does")
+    sent = ("all", "own", "quiet") if is_own else ("all",)
+    body: dict[str, Any] = asdict(request.sampling)
+    body |= {name: getattr(request, name) for name, facts in settings if facts.wire in sent}
     body = {name: value for name, value in body.items() if value is not None}
     body |= {"stop": list(request.stop), "stream": True}
     if request.lora:

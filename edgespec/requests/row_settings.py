@@ -6,14 +6,15 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.setting import Kind, SettingError, facts_of
 from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.samplers import ORDERS, ordered
-from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, Constraint, bias_pairs, schema_text, shown
+from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, Constraint, Request, bias_pairs, schema_text, shown
 
 
 def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also: Sequence[str] = ()) -> dict[str, Any]:
@@ -31,15 +32,14 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
         if name not in CONVERTERS:
             meant = get_close_matches(name, [*CONVERTERS, *also], 1)
             raise BadInputError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
-        (sampling if name in _SAMPLING else changes)[name] = CONVERTERS[name](name, value)
+        (sampling if name in facts_of(SamplingSettings) else changes)[name] = CONVERTERS[name](name, value)
     if not changes.keys().isdisjoint(CONSTRAINTS):  # a constraint replaces any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes
     if sampling:
         try:
             changes["sampling"] = replace(base, **sampling)
-        except ValueError as error:
-            where = next((name for name in sampling if str(error).startswith(name)), "")
-            raise BadInputError(str(error), where) from error
+        except SettingError as error:
+            raise BadInputError(str(error), error.field) from error
     if orders:
         changes["sampling"], fills = ordered(changes.get("sampling", base), orders)
         changes |= {"infill": True} if fills else {}
@@ -148,21 +148,23 @@ def _adapters(name: str, value: Any) -> tuple[tuple[int | str, float], ...]:
     return tuple(found)
 
 
-_SAMPLING = [field.name for field in fields(SamplingSettings)]
-CONVERTERS: dict[str, Converter] = {
-    **dict.fromkeys(_SAMPLING, _number),
-    **dict.fromkeys(("max_tokens", "min_tokens", "seed", "logprobs", "draft_n_max"), _integer),
-    **dict.fromkeys(("n_indent", "reasoning_budget", "repeat_limit"), _integer),
-    **dict.fromkeys(("verify", "spec_type", "pace", "grammar", "regex"), _text),
-    **dict.fromkeys(("special", "ignore_eos", "cache_prompt", "infill"), _flag),
-    "stop": _stops,
-    "json_schema": _schema,
-    "bad_words": _texts,
-    "stop_token_ids": _ids,
-    "logit_bias": _biases,
-    "dry_sequence_breakers": _breakers,
-    "lora": _adapters,
+_KINDS: dict[Kind, Converter] = {
+    "integer": _integer,
+    "number": _number,
+    "flag": _flag,
+    **dict.fromkeys(("choice", "text", "constraint", "drafters", "pace"), _text),
+    "texts": _texts,
+    "stops": _stops,
+    "breakers": _breakers,
+    "ids": _ids,
+    "biases": _biases,
+    "adapters": _adapters,
+    "schema": _schema,
 }
+CONVERTERS: dict[str, Converter] = {
+    name: _KINDS[facts.kind] for name, facts in {**facts_of(SamplingSettings), **facts_of(Request)}.items() if facts.row
+}
+"""How each setting that a row can have is read, by its name."""
 SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))
 """The settings that requests of all formats have under the same names."""
 

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, TypedDict
 
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.setting import SettingError, facts_of
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
 from edgespec.settings import Message, Request, bias_pairs, schema_text, with_system
@@ -108,7 +109,7 @@ def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType
 
     Raises UsageError for an unknown keyword.
     """
-    sampling_names = SamplingSettings.__dataclass_fields__
+    sampling_names = facts_of(SamplingSettings)
     left_out = ("system", *sampling_names) if "sampling" in options else ("system",)
     settings: dict[str, Any] = {name: value for name, value in own.items() if name not in left_out} | {**options}
     settings.pop("add_system_prompt", None)
@@ -128,6 +129,6 @@ def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType
     if sampling:
         try:
             settings["sampling"] = replace(settings.get("sampling", SamplingSettings()), **sampling)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+        except SettingError as error:
+            raise UsageError(str(error), field=error.field) from error
     return Request(**what, **settings)

@@ -211,7 +211,7 @@ def test_an_engine_that_fails_keeps_the_chats_own_settings() -> None:
 
 def test_the_bundled_pair_says_the_same_twice_and_only_once_with_drafts(home: Path) -> None:
     loads = LoadSettings("demo", threads=1, pace="fixed:4", spec_type="draft", store=False)
-    settings = ChatSettings(SamplingSettings(temperature=0.6), seed=3, max_tokens=32)
+    settings = ChatSettings(sampling=SamplingSettings(temperature=0.6), seed=3, max_tokens=32)
     with Session(Store.in_memory(), lambda *_: Runtime(loads), loads, settings) as session:
         session.load()
         comparison = compared(session, "Write a function that adds two numbers.")

@@ -324,7 +324,7 @@ def test_a_chat_saves_its_settings_and_its_model_for_new_chats(home: Path) -> No
     file = write_user(home, '# mine\ntemp = 0.5\npace = "off"\n')
     engine = FakeEngine()
     loaded = LoadSettings("demo", draft_model="demo:draft", spec_type="lookup", pace="off")
-    settings = ChatSettings(SamplingSettings(top_k=7, repeat_penalty=1.1), stop=("a", "b"))
+    settings = ChatSettings(sampling=SamplingSettings(top_k=7, repeat_penalty=1.1), stop=("a", "b"))
     with Store.in_memory() as store:
         session = Session(store, lambda *_: engine, loaded, settings)
         session.load()

@@ -35,10 +35,11 @@ from edgespec.cli.setup.tools import MCP_CONFIG, open_toolbox
 from edgespec.cli.terminal.interrupt import leave
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_prompt, read_stdin
+from edgespec.core.setting import facts_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.extras import check_extra, is_installed
 from edgespec.files.optional_files import report
-from edgespec.settings import MOST_CACHE_RAM
+from edgespec.settings import MOST_CACHE_RAM, AnswerSettings
 
 if TYPE_CHECKING:
     from edgespec.chat.answerer import Opener
@@ -314,10 +315,9 @@ def _watch(app: ChatApp, asked: threading.Event, ended: threading.Event) -> None
 def _chat_settings(values: Mapping[str, Any]) -> ChatSettings:
     from edgespec.chat.settings import ChatSettings
 
-    names = ("seed", "max_tokens", "reasoning_budget", "repeat_limit", "verify")
-    others: dict[str, Any] = {name: values[name] for name in names if values[name] is not None}
+    others: dict[str, Any] = {name: values[name] for name in facts_of(AnswerSettings) if values[name] is not None}
     others.update(constraints(values).items())
-    return ChatSettings(sampling=sampling_settings(values), stop=tuple(values["stop"]), **others)
+    return ChatSettings(sampling=sampling_settings(values), **others)
 
 
 def _can_show_a_screen() -> bool:

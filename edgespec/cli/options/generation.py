@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, cast
 
 import click
 
@@ -28,16 +28,16 @@ from edgespec.cli.options.types import (
     Text,
 )
 from edgespec.core.sampling import SamplingSettings
+from edgespec.core.setting import Facts, SettingError, facts_of, option_names
 from edgespec.drafters.registry import help_text
 from edgespec.errors import UsageError
 from edgespec.llama.constraint import constraint_text
 from edgespec.settings import (
     CACHE_TYPES,
     CONSTRAINTS,
-    DRAFT_N_MAX,
-    MAX_DRAFT,
-    MAX_LEAVES,
+    LARGEST,
     MAX_SEQUENCES,
+    AnswerSettings,
     Constraint,
     Image,
     LoadSettings,
@@ -46,33 +46,84 @@ from edgespec.settings import (
 )
 
 
-class _Fields:
-    """Declares options of a section; each sets the field of `settings` with the same name, and has its default, and its
-    limits or choices unless it has a `type`."""
+def _breakers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Return the breakers that were given, if any, with newlines for `\\n`; "none" is no breaker."""
+    return tuple(text.replace("\\n", "\n") for text in value if text != "none") if value else None
 
-    def __init__(self, section: str, settings: type) -> None:
+
+class _Loading:
+    """Declares options of a section; each sets the field of LoadSettings with the same name, and has its default, and
+    what its kind means unless it has a `type`."""
+
+    def __init__(self, section: str) -> None:
         self.section = section
-        self.fields = {field.name: field for field in fields(settings)}
 
     def __call__(self, names: str, help: str, *, shown: str = "", **attrs: Any) -> Option:
         """`shown` describes the default in the help, if the settings choose it: the option's own value is then None,
         and 0, which asks the settings to choose, is no value of the option."""
-        field = self.fields[names.split()[-1].lstrip("-").replace("-", "_")]
-        default = None if shown else field.default
-        attrs = {"default": default, **({"show_default": shown} if shown else {}), **attrs}
-        if "limits" in field.metadata:
-            least, most = field.metadata["limits"]
-            attrs.setdefault("type", Integer(max(least, 1) if shown and field.default == 0 else least, most))
-        elif "choices" in field.metadata:
-            attrs.setdefault("type", click.Choice(field.metadata["choices"], case_sensitive=False))
-        elif isinstance(default, bool) and "/" not in names:
-            attrs["is_flag"] = True
-        return Option(*names.split(), section=self.section, help=help, **attrs)
+        name = names.split()[-1].lstrip("-").replace("-", "_")
+        facts = facts_of(LoadSettings)[name]
+        if shown:
+            attrs |= {"default": None, "show_default": shown}
+            if facts.kind == "integer" and facts.default == 0:
+                facts = replace(facts, least=1)
+        if "type" not in attrs and "/" not in names:
+            attrs |= _attributes(name, facts)
+        return Option(*names.split(), section=self.section, help=help, **{"default": facts.default, **attrs})
 
 
-_model, _speculation = _Fields("Model", LoadSettings), _Fields("Speculation", LoadSettings)
-_prompt, _verification, _answer = (_Fields(section, Request) for section in ("Prompt", "Speculation", "Answer"))
-_sampling = _Fields("Sampling", SamplingSettings)
+_model, _speculation = _Loading("Model"), _Loading("Speculation")
+
+
+def _attributes(field: str, facts: Facts) -> dict[str, Any]:
+    """Return what the kind of a setting means for its option."""
+    match facts.kind:
+        case "integer":
+            least = -1 if facts.least is None else int(facts.least)  # -1 switches off what has no limit
+            return {"type": Integer(least, LARGEST if facts.most is None else int(facts.most))}
+        case "number":
+            return {"type": Number(facts.least, facts.most, min_open=facts.is_open)}
+        case "flag":
+            return {"is_flag": True}
+        case "choice":
+            return {"type": click.Choice(facts.choices, case_sensitive=False)}
+        case "texts":
+            return {"type": Text(), "multiple": True}
+        case "stops":
+            return {"type": StopText(), "multiple": True}
+        case "breakers":
+            return {"type": Text(), "multiple": True, "callback": _breakers}
+        case "biases":
+            return {"type": LOGIT_BIAS, "multiple": True}
+        case "constraint" | "schema":
+            return {"type": ConstraintText(cast("Constraint", field)), "default": None}
+        case "drafters":
+            return {"type": SPEC_TYPE}
+        case "pace":
+            return {"type": PACE}
+        case _:
+            return {"type": Text()}
+
+
+def _option(section: str, settings: type, field: str, *, more: str = "") -> Option:
+    """Return the option that sets a field of `settings`, as the field is declared. Its help ends with `more`."""
+    facts = facts_of(settings)[field]
+    attrs: dict[str, Any] = {"default": facts.default} | _attributes(field, facts)
+    if facts.shown:
+        attrs |= {"default": None, "show_default": facts.shown}
+    if facts.metavar:
+        attrs["metavar"] = facts.metavar
+    help = " ".join(filter(None, (facts.help, more, "Repeatable." if attrs.get("multiple") else "")))
+    names = (*option_names(field, facts), field)
+    return Option(*names, section=facts.section or section, help=help, advanced=facts.advanced, **attrs)
+
+
+def _options(section: str, settings: type) -> dict[str, Option]:
+    """Return the options of the declared settings that have a help text, by their fields."""
+    return {field: _option(section, settings, field) for field, facts in facts_of(settings).items() if facts.help}
+
+
+_ANSWERS = _options("Answer", Request)
 
 # fmt: off
 SYSTEM = Option("-s", "--system", section="Prompt", type=Text(), metavar="TEXT",
@@ -92,7 +143,7 @@ QUESTION = [
         show_default="--chat if the model has a chat template",
         help="Send the prompt as a chat message, or complete it verbatim.",
     ),
-    _prompt("--special", "Parse special tokens in the prompt, such as <|im_end|>.", advanced=True),
+    _ANSWERS["special"],
 ]
 
 TARGET = Option(
@@ -172,11 +223,6 @@ OFFLINE = Option(
 )
 
 
-def _breakers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
-    """Return the breakers that were given, if any, with newlines for `\\n`; "none" is no breaker."""
-    return tuple(text.replace("\\n", "\n") for text in value if text != "none") if value else None
-
-
 FETCHING = [OFFLINE, option("Model", "-y", "--yes", is_flag=True, help="Download missing models without asking.")]
 
 AUTO = "auto"
@@ -240,21 +286,8 @@ CORPUS = _speculation("--corpus", "Also draft from these texts ('edgespec corpus
 
 SPECULATION = [
     DRAFT_MODEL,
-    _speculation("--spec-type", f"Drafters to use. {help_text()}", type=SPEC_TYPE, metavar="auto|none|DRAFTER,..."),
-    _speculation(
-        "--spec-draft-n-max", f"Maximum draft tokens per step, up to {MAX_DRAFT}. 0: no drafting.",
-        shown=str(DRAFT_N_MAX),
-    ),
-    _speculation(
-        "--pace",
-        "Draft-length policy. auto: as many tokens as pay off by measured costs, or none. fixed:K: always K tokens. "
-        "off: no drafts.",
-        type=PACE, metavar="auto|fixed:K|off",
-    ),
-    _speculation(
-        "--spec-tree", f"Draft trees with up to WIDTH branches, at most {MAX_LEAVES}. 1: chains.", metavar="WIDTH",
-        advanced=True,
-    ),
+    _option("Speculation", LoadSettings, "spec_type", more=help_text()),
+    *(_option("Speculation", LoadSettings, field) for field in ("spec_draft_n_max", "pace", "spec_tree")),
     _speculation(
         "--overlap", "Let the draft model work while the model verifies. auto: if they are on different devices.",
         advanced=True,
@@ -264,12 +297,7 @@ SPECULATION = [
         "--store/--no-store store",
         "Let drafters use earlier answers, and save this answer for them ('edgespec store').",
     ),
-    _verification(
-        "--verify",
-        "Verification rule. coupled: the same text as without drafts. rejection, block: another text from the same "
-        "distribution.",
-        advanced=True,
-    ),
+    _ANSWERS["verify"],
     _speculation(
         "--exact/--fast exact",
         "Make the text identical with and without drafts, where this costs almost nothing: on CPUs and many GPUs. "
@@ -285,102 +313,19 @@ SPECULATION = [
 ]
 
 SAMPLING = [
-    _sampling("--temp temperature", "Temperature. 0: always the most likely token.", type=Number(0), metavar="T"),
-    _sampling("--top-k", "Sample from the N most likely tokens. 0: off.", type=Integer(-1)),
-    _sampling(
-        "--top-p", "Sample from the most likely tokens up to a total probability of P. 0: as --temp 0. 1: off.",
-        type=Number(0, 1), metavar="P",
-    ),
-    _sampling(
-        "--min-p", "Sample from tokens at least P times as likely as the most likely one. 0: off.", type=Number(0, 1),
-        metavar="P",
-    ),
-    _sampling(
-        "--typical-p", "Locally typical sampling up to a total probability of P. 1: off.",
-        type=Number(0, 1, min_open=True), metavar="P", advanced=True,
-    ),
-    _sampling(
-        "--top-n-sigma --top-nsigma top_n_sigma",
-        "Sample from tokens within N standard deviations of the highest logit. 0 or less: off.", type=Number(),
-        metavar="N", advanced=True,
-    ),
-    _sampling(
-        "--xtc-probability", "Chance of excluding the most likely tokens (XTC). 0: off.", type=Number(0, 1),
-        metavar="P", advanced=True,
-    ),
-    _sampling(
-        "--xtc-threshold", "XTC excludes tokens of probability P or more, except for the least likely of them.",
-        type=Number(0, 1), metavar="P", advanced=True,
-    ),
-    _sampling("--repeat-penalty", "Penalty factor for repeated tokens. 1: off.", type=Number(0, min_open=True)),
-    _sampling(
-        "--repeat-last-n", "Number of last tokens that penalties apply to. 0: off, -1: all.", type=Integer(-1),
-        advanced=True,
-    ),
-    _sampling("--presence-penalty", "Subtract X from the logits of repeated tokens.", type=Number(), advanced=True),
-    _sampling(
-        "--frequency-penalty", "Subtract X from a token's logit for each repetition.", type=Number(), advanced=True,
-    ),
-    _sampling(
-        "--dry-multiplier",
-        "Penalty for tokens that continue a repetition (DRY): X * BASE^(repeated tokens - allowed). 0: off.",
-        type=Number(0), advanced=True,
-    ),
-    _sampling("--dry-base", "BASE of the DRY penalty.", type=Number(0), advanced=True),
-    _sampling("--dry-allowed-length", "Repeated tokens that DRY allows.", type=Integer(0), advanced=True),
-    _sampling(
-        "--dry-penalty-last-n", "Number of last tokens in which DRY looks for repetitions. 0: off, -1: all.",
-        type=Integer(-1), advanced=True,
-    ),
-    _sampling(
-        "--dry-sequence-breaker dry_sequence_breakers",
-        "Text across which DRY sees no repetition. Repeatable. none: no such text.", type=Text(), metavar="TEXT",
-        multiple=True, callback=_breakers, shown='\\n, :, ", *', advanced=True,
-    ),
-    _sampling(
-        "-l --logit-bias", "Add BIAS to the logit of token ID. ID-inf bans the token. Repeatable.", type=LOGIT_BIAS,
-        metavar="ID+BIAS|ID-BIAS", multiple=True, advanced=True,
-    ),
+    *_options("Sampling", SamplingSettings).values(),
     Option(
-        "--seed", section="Sampling", type=Integer(-1, 2**64 - 1), default=-1, show_default="random",
-        help="Seed: the same seed gives the same text. -1: a random seed, which is shown.",
+        *("--seed", "seed"), section="Sampling", type=Integer(-1, 2**64 - 1), default=-1, show_default="random",
+        help=facts_of(Request)["seed"].help,
     ),
 ]
 
-ENDS = [
-    _answer("-n --max-tokens", "Maximum tokens to generate. -1: until the model stops or the context is full."),
-    _answer(
-        "--reasoning-budget", "Maximum tokens of reasoning, after which the answer begins. 0: none. -1: no limit.",
-        advanced=True,
-    ),
-    _answer(
-        "--repeat-limit",
-        "End an answer whose last tokens, at least N, are the same few tokens over and over. 0: never.", advanced=True,
-        shown="the model's, else 0",
-    ),
-    _answer("--stop", "Stop before TEXT. Repeatable.", type=StopText(), metavar="TEXT", multiple=True),
-    _answer(
-        "-j --json-schema", "Answer in JSON that matches a schema. {}: any JSON.", type=ConstraintText("json_schema"),
-        metavar="FILE|JSON", default=None,
-    ),
-    _answer(
-        "--grammar", "Answer in the language of a grammar.", type=ConstraintText("grammar"), metavar="FILE|GBNF",
-        default=None,
-    ),
-    _answer(
-        "--regex", "Answer with text that matches all of REGEX.", type=ConstraintText("regex"), metavar="REGEX",
-        default=None,
-    ),
-]
+ENDS = [_ANSWERS[field] for field in facts_of(AnswerSettings) if _ANSWERS[field].section == "Answer"]
 
 ANSWER = [
     *ENDS,
-    _answer("--ignore-eos", "Continue past the model's end-of-text token.", advanced=True),
+    *(each for each in _ANSWERS.values() if each.section == "Answer" and each not in ENDS),
     option("Answer", "--samples", type=Integer(1, MAX_SEQUENCES), default=1, help="Generate N different answers."),
-    _answer(
-        "--logprobs", "Report the log probability of each token and of the N most likely ones ('run': with --json).",
-        type=Integer(0), advanced=True,
-    ),
 ]
 
 SAID = [
@@ -447,8 +392,8 @@ def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
     """Return how to sample. Raises UsageError."""
     try:
         return SamplingSettings(**_given(SamplingSettings, values))
-    except ValueError as error:
-        raise UsageError(str(error)) from error
+    except SettingError as error:
+        raise UsageError(str(error), field=error.field) from error
 
 
 def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:

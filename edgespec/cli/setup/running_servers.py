@@ -11,7 +11,7 @@ import os
 import platform
 import re
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +20,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from edgespec import __version__
+from edgespec.core.setting import facts_of
 from edgespec.files.optional_files import optional
 from edgespec.files.paths import file_facts, state_dir
 from edgespec.model.info import ModelInfo
@@ -31,13 +32,6 @@ MOST_SERVERS = 256
 COMPUTING = re.compile("VISIBLE_DEVICES|CPU_VARIANT|^(GGML|LLAMA)_(?!NO_BACKTRACE)")
 """Names of environment variables that may change texts. GGML_NO_BACKTRACE does not, and edgespec itself sets it."""
 
-# Texts depend on these settings, or may do so on some machines, so they have to be equal.
-TEXTS = (
-    *("exact", "strict", "ctx_size", "cache_type_k", "cache_type_v", "flash_attention"),
-    *("gpu_layers", "device", "n_cpu_moe", "cpu_moe", "rpc", "lora", "mmproj"),
-    *("chat_template", "chat_template_file"),
-)
-ANY = ("model", "draft_model", "sequences", "cache_ram", "must_fit", "repack")  # models are compared by their files
 PLAIN = {"spec_type": "none", "pace": "off", "spec_draft_n_max": 0}
 """Settings of decoding without drafts, which every server follows if a request asks for it."""
 
@@ -71,7 +65,9 @@ class Loaded:
             file_facts(resolve(wanted.model).path) == self.files["model"]
             and all(file_facts(Path(facts[0])) == facts for facts in self.files.values())
             and self._drafts_as(wanted)
-            and all(self._suits(field.name, wanted) for field in fields(LoadSettings) if field.name not in ANY)
+            and all(
+                self._suits(name, wanted) for name, facts in facts_of(LoadSettings).items() if facts.compared != "never"
+            )
         )
 
     def _drafts_as(self, wanted: LoadSettings) -> bool:
@@ -82,7 +78,7 @@ class Loaded:
     def _suits(self, name: str, wanted: LoadSettings) -> bool:
         """Return whether a setting is equal, or does not matter: the user left it open, or requests can ask for it."""
         value, usual = getattr(wanted, name), getattr(LoadSettings(""), name)
-        is_open = name not in TEXTS and value in (usual, PLAIN.get(name, usual))
+        is_open = facts_of(LoadSettings)[name].compared == "if set" and value in (usual, PLAIN.get(name, usual))
         return is_open or value == getattr(self.settings, name)
 
 
