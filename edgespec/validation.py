@@ -198,7 +198,7 @@ def _check_fields(settings: LoadSettings | Request) -> None:
         if facts.kind == "integer" and facts.least is not None:
             _check_integer(name, value, int(facts.least), LARGEST if facts.most is None else int(facts.most))
         if facts.kind == "number" and not (isinstance(value, float | int) and facts.allows(value)):
-            raise UsageError(f"{name} must be a number {facts.range}, not {shown(value)}", field=name)
+            raise UsageError(f"{name} must be {facts.range}, not {shown(value)}", field=name)
         if facts.choices and value not in facts.choices:
             raise UsageError(f"{name} must be one of {', '.join(facts.choices)}, not {shown(value)}", field=name)
 

@@ -82,8 +82,10 @@ class Facts:
     @property
     def range(self) -> str:
         """What a number must be, for messages."""
-        if self.must or self.least is None:
-            return self.must or f"at most {self.most}"
+        if self.must:
+            return self.must
+        if self.least is None:
+            return "a number" if self.most is None else f"at most {self.most}"
         least = f"above {self.least}" if self.is_open else f"{self.least} or more"
         if self.most is None:
             return least

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from edgespec.core.sampling import SamplingSettings
+from edgespec.core.setting import facts_of
 from edgespec.requests.bad_input import BadInputError, UnsupportedError
 from edgespec.requests.row_settings import SETTINGS
 from edgespec.requests.samplers import ORDERS
@@ -363,11 +365,10 @@ RESPONSES: Known = {
 
 # --- Ollama -----------------------------------------------------------------------------------------------------------
 
+# Ollama has some of these; the others are edgespec's.
 OLLAMA_SAMPLING: Known = read(
-    "seed temperature top_k top_p min_p typical_p stop repeat_penalty repeat_last_n presence_penalty frequency_penalty "
-    # Ollama does not have these.
-    "spec_type pace draft_n_max repeat_limit top_n_sigma xtc_probability xtc_threshold "
-    "dry_multiplier dry_base dry_allowed_length dry_penalty_last_n dry_sequence_breakers"
+    *(name for name in facts_of(SamplingSettings) if name != "logit_bias"),
+    "seed stop spec_type pace draft_n_max repeat_limit",
 )
 OLLAMA_OPTIONS: Known = {
     **OLLAMA_SAMPLING,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec import __version__
+from edgespec.core.setting import facts_of
 from edgespec.dialects.about import calls_of, reasoning_of
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.model_check import check_model
@@ -22,7 +23,7 @@ from edgespec.serve.openai import chat_call, text_call
 from edgespec.serve.pool import Place
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.threads import in_thread
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import AnswerSettings, LoadSettings, Request
 
 MOST_TOKENS = 2**17  # of one /detokenize
 MOST_CHARACTERS, MOST_WITH_PIECES = 2**20, 2**17  # of one /tokenize
@@ -161,10 +162,9 @@ def _file_name(path: str | None) -> str | None:
 
 def generation_settings(request: Request) -> dict[str, Any]:
     """Return the settings of an answer under the names of llama.cpp's server."""
-    settings = asdict(request.sampling) | {"seed": request.seed, "n_predict": request.max_tokens}
+    settings = asdict(request.sampling) | {"n_predict": request.max_tokens}
     settings["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in settings["logit_bias"]]
-    same = ("max_tokens", "ignore_eos", "grammar", "json_schema", "regex", "verify", "reasoning_budget", "repeat_limit")
-    settings |= {name: getattr(request, name) for name in same}
+    settings |= {name: getattr(request, name) for name in (*facts_of(AnswerSettings), "ignore_eos")}
     adapters = [{"id": id, "scale": scale} for id, scale in request.lora]
     return settings | {"stop": [*request.stop], "n_probs": request.logprobs or 0, "lora": adapters}
 

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from edgespec.remote.model import RemoteModel
 
 VARIABLE = "EDGESPEC_API_KEY"
-SENT = ("model", "verify", "spec_type", "pace", "spec_draft_n_max")
+DRAFTING = ("spec_type", "pace", "spec_draft_n_max")
+SENT = ("model", "verify", *DRAFTING)
 """The options of loading and drafting that are sent with each request."""
 
 OVER = option(
@@ -66,7 +67,7 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
     from edgespec.remote.model import RemoteModel
 
     values = call.values
-    given = {name: values[name] for name in ("spec_type", "pace", "spec_draft_n_max") if values.get(name) is not None}
+    given = {name: values[name] for name in DRAFTING if values.get(name) is not None}
     settings = LoadSettings(values["model"] if call.is_typed("model") else "", **given)
     key, found, lost = _key(), list[RemoteModel](), list[LostError]()
     with ExitStack() as opened:
