@@ -92,11 +92,10 @@ class SamplingSettings:
     # fmt: on
 
     def __post_init__(self) -> None:
-        for name, facts in facts_of(SamplingSettings).items():
-            if facts.kind in ("integer", "number"):
-                _check_number(name, facts, getattr(self, name))
+        for name, facts in _NUMBERS.items():
+            _check_number(name, facts, getattr(self, name))
         is_usable = self.temperature == 0 or self.temperature >= 1 / MILLION
-        _require(is_usable, "temperature", facts_of(SamplingSettings)["temperature"].range, self.temperature)
+        _require(is_usable, "temperature", _NUMBERS["temperature"].range, self.temperature)
         breakers = self.dry_sequence_breakers
         is_list = isinstance(breakers, list | tuple) and all(isinstance(text, str) for text in breakers)
         _require(is_list, "dry_sequence_breakers", "a list of texts", breakers)
@@ -131,6 +130,9 @@ class SamplingSettings:
     def takes_peak(self) -> bool:
         """True if the most likely token is always chosen. Only typical-p and XTC can drop this token."""
         return self.temperature == 0 and self.typical_p == 1 and not self.uses_xtc
+
+
+_NUMBERS = {name: facts for name, facts in facts_of(SamplingSettings).items() if facts.kind in ("integer", "number")}
 
 
 class Candidates(NamedTuple):
@@ -362,7 +364,8 @@ def _check_number(name: str, facts: Facts, value: Any) -> None:
         _require(is_number and abs(value) <= MILLION, name, "a number of at most a million", value)
     else:
         _require(is_number, name, "a number", value)
-    _require(facts.allows(value), name, facts.range, value)
+    if not facts.allows(value):
+        raise SettingError(name, f"{facts.range}, not {value}")
 
 
 def _require(holds: bool, name: str, must: str, value: object) -> None:

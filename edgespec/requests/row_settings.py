@@ -32,7 +32,7 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
         if name not in CONVERTERS:
             meant = get_close_matches(name, [*CONVERTERS, *also], 1)
             raise BadInputError(f"{shown(name)} is not supported" + "".join(f" (meant: {close}?)" for close in meant))
-        (sampling if name in facts_of(SamplingSettings) else changes)[name] = CONVERTERS[name](name, value)
+        (sampling if name in _SAMPLING else changes)[name] = CONVERTERS[name](name, value)
     if not changes.keys().isdisjoint(CONSTRAINTS):  # a constraint replaces any other
         changes = dict.fromkeys(CONSTRAINTS, "") | changes
     if sampling:
@@ -161,8 +161,9 @@ _KINDS: dict[Kind, Converter] = {
     "adapters": _adapters,
     "schema": _schema,
 }
+_SAMPLING = facts_of(SamplingSettings)
 CONVERTERS: dict[str, Converter] = {
-    name: _KINDS[facts.kind] for name, facts in {**facts_of(SamplingSettings), **facts_of(Request)}.items() if facts.row
+    name: _KINDS[facts.kind] for name, facts in {**_SAMPLING, **facts_of(Request)}.items() if facts.row
 }
 """How each setting that a row can have is read, by its name."""
 SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logprobs"))
