@@ -115,7 +115,8 @@ class _Flight:
 
 @dataclass(slots=True, eq=False)
 class _Place:
-    """A member and its requests. `recovering` waits for a lost member since `lost_s`."""
+    """A member and its requests, by the numbers of the attempts. `recovering` waits for a lost member since
+    `lost_s`."""
 
     member: Member
     room: int
@@ -138,9 +139,9 @@ class _Place:
     def free(self) -> int:
         return 0 if self.is_lost or self.is_busy or self.is_alone else self.room - len(self.flights)
 
-    def remove(self, token: int) -> _Flight:
+    def remove(self, attempt: int) -> _Flight:
         """Remove a request, and ignore its further events."""
-        flight, future = self.flights.pop(token)
+        flight, future = self.flights.pop(attempt)
         future.cancel()
         self.is_busy &= bool(self.flights)
         return flight
@@ -178,7 +179,7 @@ class Fleet(Loop, Model):
         self._waiting: deque[_Flight] = deque()
         self._again: deque[_Flight] = deque()  # flights whose member was lost, and suspects
         self._arrived: queue.SimpleQueue[tuple[_Place, int, Arrived]] = queue.SimpleQueue()
-        self._tokens = self._n_notes = self._n_crashes = 0
+        self._n_attempts = self._n_notes = self._n_crashes = 0
         self._crash: LostError | None = None  # the last one
         self._present_s = monotonic()  # when a member was last there
         self.tell: Callable[[], None] = lambda: None
@@ -235,11 +236,11 @@ class Fleet(Loop, Model):
         if any(stream.has_news for stream in [*self.streams]):
             return
         try:
-            place, token, event = self._arrived.get(timeout=POLL_S)
+            place, attempt, event = self._arrived.get(timeout=POLL_S)
         except queue.Empty:
             return
-        if token in place.flights:
-            self._hear(place, token, event)
+        if attempt in place.flights:
+            self._hear(place, attempt, event)
 
     def settle(self) -> None:
         self._remove(lambda flight: flight.stream.is_closed)
@@ -252,7 +253,7 @@ class Fleet(Loop, Model):
                 flights.remove(flight)
                 removed.append(flight)
         for place in self._places:
-            removed += [place.remove(token) for token, (flight, _) in [*place.flights.items()] if is_over(flight)]
+            removed += [place.remove(attempt) for attempt, (flight, _) in [*place.flights.items()] if is_over(flight)]
         for flight in removed:
             if flight.cancel.is_set():
                 flight.put(TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
@@ -281,38 +282,38 @@ class Fleet(Loop, Model):
     def _send(self, place: _Place, flight: _Flight) -> None:
         if flight.has_begun:
             flight.put(TokenEvent(-1, "", is_anew=True))
-        self._tokens += 1
-        token, arrived = self._tokens, self._arrived  # events of an earlier attempt have another number
-        future = place.member.begin(flight.request, lambda event: arrived.put((place, token, event)))
-        place.flights[token] = flight, future
+        self._n_attempts += 1
+        attempt, arrived = self._n_attempts, self._arrived  # events of an earlier attempt have another number
+        future = place.member.begin(flight.request, lambda event: arrived.put((place, attempt, event)))
+        place.flights[attempt] = flight, future
 
     # --- events of members --------------------------------------------------------------------------------------------
 
-    def _hear(self, place: _Place, token: int, event: Arrived) -> None:
-        flight = place.flights[token][0]
+    def _hear(self, place: _Place, attempt: int, event: Arrived) -> None:
+        flight = place.flights[attempt][0]
         place.is_busy = event is None
         if event is None:
             return
         if isinstance(event, TokenEvent):
             if event.is_last:
-                place.remove(token)
+                place.remove(attempt)
                 self._n_crashes = 0
             flight.put(event)
         elif isinstance(event, LostError):
             self._lose(place, event)
         elif not isinstance(event, GenerationError):
-            place.remove(token).put(event)
+            place.remove(attempt).put(event)
         elif place.is_alone:
-            self._fail(place.remove(token), event)
+            self._fail(place.remove(attempt), event)
         else:
             flight.failed_at.add(id(place))
-            self._again.append(place.remove(token))
+            self._again.append(place.remove(attempt))
 
     def _lose(self, place: _Place, error: LostError) -> None:
         """Queue the requests of a lost member for others, and try to reach it again. A request that was alone fails."""
         was_alone = place.is_alone
-        for token in [*place.flights]:
-            flight = place.remove(token)
+        for attempt in [*place.flights]:
+            flight = place.remove(attempt)
             flight.n_lost += 1
             if error.is_crash:
                 flight.failed_at.add(id(place))
@@ -353,28 +354,11 @@ class Fleet(Loop, Model):
             raise GenerationError(what, why=crash.line, hint=crash.hint)
         if self._recruits is not None:
             self._places += map(self._place, self._recruits.joined())
-        for place in self._places:
+        for place in [*self._places]:
             for note in place.member.notes.take():
                 self.notes.append(note)
-        for place in [*self._places]:
-            if place.recovering is None:
-                continue
-            member, is_decided = place.member, place.recovering.done()  # asked once: it may change at any time
-            gone = place.recovering.exception() if is_decided else None
-            if gone is not None and member.restarts:
-                raise gone
-            if is_decided and gone is None:
-                if place.is_dead:
-                    self.notes.append(f"{member.name} is back")
-                place.recovering, place.is_dead = None, False
-            elif not place.is_dead and (gone is not None or (not member.restarts and self._is_long_gone(place))):
-                why = f" ({gone.line})" if isinstance(gone, EdgespecError) else ""
-                others = "; its rows go to the others" if len(self._places) > 1 else ""
-                self.notes.append(f"{member.name} is lost{why}{others}")
-                place.is_dead = True
-            if gone is not None:
-                self._places.remove(place)
-                member.close()
+            if place.recovering is not None:
+                self._look_for(place, place.recovering)
         if len(self.notes) > self._n_notes:
             self._n_notes = len(self.notes)
             self.tell()
@@ -384,9 +368,28 @@ class Fleet(Loop, Model):
             which = self._places[0].member.name if len(self._places) == 1 else f"every {self.kind}"
             raise LostError(f"{which} is lost", hint=f"start {_WHAT[self.kind]} again, then run the same command again")
 
-    @staticmethod
-    def _is_long_gone(place: _Place) -> bool:
-        return monotonic() - place.lost_s > DEAD_S
+    def _look_for(self, place: _Place, recovering: Future[None]) -> None:
+        """Note that a lost member is back, dead, or gone for good. Raises the error of one that cannot be started
+        again."""
+        if not recovering.done():
+            if not place.member.restarts and monotonic() - place.lost_s > DEAD_S:
+                self._bury(place)
+        elif (error := recovering.exception()) is None:
+            if place.is_dead:
+                self.notes.append(f"{place.member.name} is back")
+            place.recovering, place.is_dead = None, False
+        elif place.member.restarts:
+            raise error
+        else:
+            self._bury(place, f" ({error.line})" if isinstance(error, EdgespecError) else "")
+            self._places.remove(place)
+            place.member.close()
+
+    def _bury(self, place: _Place, why: str = "") -> None:
+        if not place.is_dead:
+            others = "; its rows go to the others" if len(self._places) > 1 else ""
+            self.notes.append(f"{place.member.name} is lost{why}{others}")
+            place.is_dead = True
 
 
 _WHAT = {"server": "'edgespec serve'", "node": "the cluster"}
