@@ -13,7 +13,8 @@ from textual.widget import Widget
 from edgespec.chat.session import Session
 from edgespec.models.names.model_names import short_name
 from edgespec.text.printable import one_line, printable
-from edgespec.tui.plain import Horizontal, Prose, Static
+from edgespec.tui.lines import Prose, cut_off
+from edgespec.tui.plain import Horizontal, Static
 
 HINTS = (
     ("Enter", "send a message"),
@@ -44,11 +45,13 @@ class TitleBar(Horizontal):
     def show(self, session: Session) -> None:
         """Show the open chat, how it is answered, and the model."""
         kept = "" if session.store.file else " (not saved)"
-        self.query_one("#title", Static).update(Content((one_line(session.title) or "new chat") + kept))
-        temperature = f"temp {session.settings.sampling.temperature:g}"
-        self.query_one("#answering", Static).update(Content(" · ".join(filter(None, (session.persona, temperature)))))
+        self.query_one("#title", Static).update(Content((one_line(session.chat.title) or "new chat") + kept))
+        temperature = f"temp {session.chat.settings.sampling.temperature:g}"
+        self.query_one("#answering", Static).update(
+            Content(" · ".join(filter(None, (session.chat.persona, temperature))))
+        )
         info, model = session.model.info, Path(session.load_settings.model).name.removesuffix(".gguf")
-        if session.engine is None:
+        if session.model.engine is None:
             self._model = f"{model} (not loaded)"
         else:
             names = [info.model, *([info.draft_model] if info.draft_model else [])]
@@ -77,7 +80,7 @@ class Welcome(Static):
     def show(self, session: Session) -> None:
         """Show the loaded model."""
         info = session.model.info
-        if session.engine is None:
+        if session.model.engine is None:
             state = "The model is not loaded yet."
         else:
             state = one_line(f"{info.description}, context of {info.ctx_size:,} tokens")
@@ -88,8 +91,8 @@ class Welcome(Static):
             for key, text_of in HINTS
         ]
         title = [Content.styled("edgespec", "bold"), Content.styled(state, "dim")]
-        if (system := one_line(session.system)) or session.persona:
-            of = f" · {session.persona}" if session.persona else ""
+        if (system := one_line(session.chat.system)) or session.chat.persona:
+            of = f" · {session.chat.persona}" if session.chat.persona else ""
             title.append(Content.styled(f"System prompt{of}: {system or 'none'}", "dim"))
         self.update(Content("\n").join([*title, Content(""), *lines]))
 
@@ -116,8 +119,7 @@ class SystemPrompt(Prose, can_focus=True):
     def _draw(self) -> None:
         name = f"System prompt · {self._persona}" if self._persona else "System prompt"
         if self.has_class("-open"):
-            more = f"\n… {len(self._text) - LONG:,} more characters" if len(self._text) > LONG else ""
-            self.update(Content(f"▾ {name} (E edits it)\n{printable(self._text[:LONG])}{more}"))
+            self.update(Content(f"▾ {name} (E edits it)\n{cut_off(printable(self._text), LONG)}"))
         else:
             self.update(Content(f"▸ {name}: {one_line(self._text[:LONG]) or 'none'}"))
 

@@ -18,26 +18,25 @@ from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
 from edgespec.chat.attachments import without_files
-from edgespec.chat.commands import Commands
+from edgespec.chat.commands import COMMANDS, find, is_command, name_and_argument
+from edgespec.chat.controls import Controls
 from edgespec.chat.drafts import KeptDraft, recover
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import Session
-from edgespec.chat.slash import COMMANDS, find, is_command, name_and_argument
 from edgespec.errors import EdgespecError
 from edgespec.history import Piece, StoreError
 from edgespec.tui.about_chat import TitleBar, Welcome
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.chat_jobs import ChatJobs
-from edgespec.tui.composer import Composer
+from edgespec.tui.composer import Composer, Pasted, PasteUndone, Submitted, SubmittedNothing
+from edgespec.tui.dialogs import Palette
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
-from edgespec.tui.palette import Palette
 from edgespec.tui.plain import Horizontal, Static, TextArea, Vertical
-from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted, SubmittedNothing
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, Searched, Sidebar
-from edgespec.tui.signals import handle_signals
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
+from edgespec.tui.terminal import handle_signals
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 
@@ -117,20 +116,20 @@ class ChatApp(BaseApp):
         self._quits_until_s = 0.0  # until then, Ctrl+C quits
         self._files = Files(self)
         self._front = ScreenFront(self, self.jobs, self._files)
-        self.commands = Commands(session, self._front)
+        self.controls = Controls(session, self._front)
 
     def compose(self) -> ComposeResult:
         yield TitleBar()
         with Horizontal(id="body"):
-            yield Sidebar(self.session.store, self.session.chat, id="sidebar")
+            yield Sidebar(self.session.store, self.session.chat.saved_id, id="sidebar")
             with Middle(id="middle"):
                 yield Welcome()
                 yield Transcript(pieces=self._pieces, siblings=self._siblings)
                 yield StatisticsLine(id="line")
                 yield DownloadLine(self.jobs.load)
-                said = [without_files(turn.content)[1] for turn in self.session.turns if turn.role == "user"]
+                history = [without_files(turn.content)[1] for turn in self.session.chat.turns if turn.role == "user"]
                 commands = [(f"/{command.name}", command.help) for command in COMMANDS]
-                yield Composer(commands, said, self.jobs.waiting.edit_last)
+                yield Composer(commands, history, self.jobs.waiting.edit_last)
             yield StatisticsPanel(id="figures")
         yield ModeFooter(show_command_palette=False, compact=True)
 
@@ -154,7 +153,7 @@ class ChatApp(BaseApp):
         if self._message is not None:
             self.jobs.waiting.add(self.jobs.waiting.typed(self._message))
         if self._draft is not None:
-            recover(self.session)
+            recover(self.session.chat)
         await self.redraw()
         self.jobs.load(self.session.load_settings)
 
@@ -165,16 +164,16 @@ class ChatApp(BaseApp):
     def keep_unsent(self) -> None:
         if self.screen_stack and self.screen_stack[0].query(Composer):
             unsent = self.jobs.waiting.together()
-            is_saved = not unsent or self.session.keep_unsent(unsent)
+            is_saved = not unsent or self.session.chat.keep_unsent(unsent)
             if self._draft is not None:
                 if not is_saved:
-                    self._draft.write(self.session.chat, unsent)
+                    self._draft.write(self.session.chat.saved_id, unsent)
                 self._draft.close(is_saved=is_saved)
 
     def _keep_draft(self) -> None:
         """Keep what `keep_unsent` would save, in case that the process is killed."""
         if self._draft is not None and self.screen_stack[0].query(Composer):
-            kept = self.session.chat, self.jobs.waiting.together()
+            kept = self.session.chat.saved_id, self.jobs.waiting.together()
             if kept != self._kept:
                 self._kept = kept
                 self._draft.write(*kept)
@@ -197,13 +196,12 @@ class ChatApp(BaseApp):
 
     @on(Submitted)
     def _send(self, event: Submitted) -> None:
-        if is_command(event.text) or not self._files.keeps(event.text):
-            self.submit(event.text)
+        if is_command(event.text):
+            self.run_command(event.text, is_typed=True)
+        elif not self._files.keeps(event.text):
+            self.jobs.send(event.text)
 
-    def submit(self, text: str) -> None:
-        if is_command(text):
-            self.run_command(f"/file {text}" if pasted_files(text) else text, is_typed=True)
-            return
+    def send(self, text: str) -> None:
         self.jobs.send(text)
 
     @on(SubmittedNothing)
@@ -219,7 +217,7 @@ class ChatApp(BaseApp):
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
 
     def run_command(self, line: str, *, is_typed: bool = False) -> None:
-        name, argument = name_and_argument(line)
+        name, argument = name_and_argument(f"/file {line}" if pasted_files(line) else line)
         try:
             command = find(name)
         except EdgespecError as error:
@@ -230,7 +228,7 @@ class ChatApp(BaseApp):
             if command.waits:
                 self.jobs.check_free()
             if not self._front.show(command.name, argument):
-                self.commands.run(line)
+                command.run(self.controls, argument)
         except EdgespecError as error:
             if is_typed and isinstance(error, BusyError):
                 self.composer.put(line)
@@ -272,13 +270,13 @@ class ChatApp(BaseApp):
 
     def _siblings(self, key: str) -> list[str]:
         with suppress(StoreError):
-            if self.session.chat is not None:
-                return self.session.store.siblings(self.session.chat, key)
+            if self.session.chat.saved_id is not None:
+                return self.session.store.siblings(self.session.chat.saved_id, key)
         return []
 
     def _index(self, key: str) -> int | None:
         """Return the place of a turn; None if it has gone since it was clicked."""
-        return next((index for index, turn in enumerate(self.session.turns) if turn.key == key), None)
+        return next((index for index, turn in enumerate(self.session.chat.turns) if turn.key == key), None)
 
     @on(TurnCommand)
     def _run_for_turn(self, event: TurnCommand) -> None:
@@ -287,12 +285,12 @@ class ChatApp(BaseApp):
 
     @on(CopyText)
     def _copy_text(self, event: CopyText) -> None:
-        self.commands.front.copy(event.text)
+        self._front.copy(event.text)
 
     @on(SaveCode)
     def _save_code(self, event: SaveCode) -> None:
         with self.reporting():
-            self.commands.save_code(event.block)
+            self.controls.save_code(event.block)
 
     @on(SwitchBranch)
     async def _switch_branch(self, event: SwitchBranch) -> None:
@@ -301,9 +299,9 @@ class ChatApp(BaseApp):
         is_by_key = self.focused is not None and self.transcript in self.focused.ancestors
         with self.reporting():
             self.jobs.check_not_answering()
-            self.session.step(event.key, event.step)
+            self.session.chat.step(event.key, event.step)
         await self.redraw()
-        await self.transcript.reveal(self.session.turns[index].key, focuses=is_by_key)
+        await self.transcript.reveal(self.session.chat.turns[index].key, focuses=is_by_key)
 
     @on(Pasted)
     def _paste(self, event: Pasted) -> None:
@@ -341,9 +339,9 @@ class ChatApp(BaseApp):
         session = self.session
         try:
             self.jobs.check_not_answering()
-            session.open(event.chat)
-            if event.key is not None and all(turn.key != event.key for turn in session.turns):
-                session.switch(event.key)
+            session.chat.open(event.chat)
+            if event.key is not None and all(turn.key != event.key for turn in session.chat.turns):
+                session.chat.switch(event.key)
         except EdgespecError as error:
             self.report(error)
             return
@@ -357,7 +355,7 @@ class ChatApp(BaseApp):
     @on(ChangeChat)
     async def _change_chat(self, event: ChangeChat) -> None:
         with self.reporting():
-            if self.session.chat in event.deletes:
+            if self.session.chat.saved_id in event.deletes:
                 self.jobs.check_not_answering()
             event.change(self.session)
         await self.redraw()

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import platform
+import traceback
 import unicodedata
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from functools import partial
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from textual.app import App
@@ -18,11 +23,12 @@ from textual.worker import WorkType
 
 from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
-from edgespec.chat.clipboard import copy_natively
-from edgespec.chat.commands import Commands
+from edgespec.chat.controls import Controls
+from edgespec.chat.programs import copy_natively
 from edgespec.chat.session import Session
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
+from edgespec.files.paths import state_dir
 from edgespec.text.figures import counted
 from edgespec.text.printable import printable
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
@@ -49,7 +55,7 @@ class BaseApp(App[None]):
     """
 
     session: Session
-    commands: Commands
+    controls: Controls
     figures: LiveStatistics  # of the answer that is shown, or of the last one
     is_busy = False  # while a model is loading or answering
     is_answering = False
@@ -69,36 +75,38 @@ class BaseApp(App[None]):
         return self.query_one(TitleBar)
 
     @abstractmethod
-    def submit(self, text: str) -> None:
-        """Run a command, or send a message."""
+    def send(self, text: str) -> None:
+        """Send a message, or let it wait."""
 
     @abstractmethod
     def show_files(self) -> None:
         """Show the attached files. The focus stays where it is."""
 
     @abstractmethod
-    def run_command(self, line: str) -> None:
-        """Run a line that begins with a slash."""
+    def run_command(self, line: str, *, is_typed: bool = False) -> None:
+        """Run a line that begins with a slash. A line that `is_typed` returns to the field if it has to wait."""
 
     # --- the conversation -----------------------------------------------------------------------------------------
 
     async def redraw(self) -> None:
         """Show the conversation as the session has it."""
         session = self.session
-        is_empty = not session.turns and not self.is_answering
+        is_empty = not session.chat.turns and not self.is_answering
         self.query_one(Welcome).display = is_empty
         self.transcript.display = not is_empty
-        await self.transcript.show(session.turns)
-        self.transcript.mark_context(session.first_sent)
-        head = session.turns[-1].key if session.turns else ""
+        await self.transcript.show(session.chat.turns)
+        self.transcript.mark_context(session.chat.first_sent)
+        head = session.chat.turns[-1].key if session.chat.turns else ""
         if not self.is_answering:
             figures = self.figures
             if head != self._measured:
-                figures = LiveStatistics(None, session.used).finish(Stats.from_json(session.last_answer.stats))
-            figures.context_size = session.context_size
+                figures = LiveStatistics(None, session.chat.used).finish(
+                    Stats.from_json(session.chat.last_answer.stats)
+                )
+            figures.context_size = session.chat.context_size
             self.show_figures(figures, head)
         sidebar = self.query_one(Sidebar)
-        sidebar.open_chat = session.chat
+        sidebar.open_chat = session.chat.saved_id
         sidebar.refresh_chats()
         self.show_state()
         self._take_unsent()
@@ -106,9 +114,9 @@ class BaseApp(App[None]):
 
     def _take_unsent(self) -> None:
         """Put what was not sent when the chat was left back into the field."""
-        if unsent := self.session.take_unsent():
+        if unsent := self.session.chat.take_unsent():
             files, text = without_files(unsent)
-            self.session.attached = [*files, *self.session.attached]
+            self.session.chat.attached = [*files, *self.session.chat.attached]
             self.composer.put("\n\n".join(filter(None, (text, self.composer.text))))
 
     def show_figures(self, figures: LiveStatistics, key: str = "") -> None:
@@ -120,9 +128,9 @@ class BaseApp(App[None]):
     def show_state(self) -> None:
         """Show the title, the system prompt, that something is not saved, and why once; and show the store's notes."""
         self.title_bar.show(self.session)
-        self.query_one(SystemPrompt).show(self.session.system, self.session.persona)
+        self.query_one(SystemPrompt).show(self.session.chat.system, self.session.chat.persona)
         self.query_one(Welcome).show(self.session)
-        error = str(self.session.store_error or "")
+        error = str(self.session.chat.store_error or "")
         self.title_bar.unsaved(error)
         if error and error != self._store_error:
             self.say(f"not saved yet: {error}", "warning")
@@ -201,8 +209,8 @@ class BaseApp(App[None]):
         """Copy a text, through the terminal (OSC 52) and the programs of the system, and say how much it is."""
         super().copy_to_clipboard(text)
         self.run_worker(lambda: copy_natively(text), thread=True, exit_on_error=False)
-        for said in [each for each in self._notifications if each.message.startswith(COPIED)]:
-            self._unnotify(said, refresh=False)  # of the word, when a triple click has selected its line
+        for toast in [each for each in self._notifications if each.message.startswith(COPIED)]:
+            self._unnotify(toast, refresh=False)  # of the word, when a triple click has selected its line
         self.toast(f"{COPIED} {counted(len(text.split()), 'word')}, {counted(len(text), 'character')}")
 
     def get_default_screen(self) -> Screen[object]:
@@ -265,3 +273,29 @@ def _is_other_text(event: Key) -> bool:
     """Return whether a key's character is text but not printable in Python's sense."""
     character = event.character
     return character is not None and not event.is_printable and unicodedata.category(character) not in CONTROL
+
+
+def log_failure(error: BaseException) -> Path:
+    """Write the traceback of an error, without the values of variables, to a file that only the user can read. Return
+    the file. Raises OSError."""
+    folder = state_dir() / "logs"
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    file = folder / f"chat-{datetime.now():%Y%m%d-%H%M%S-%f}.log"
+    versions = ", ".join(f"{name} {version(name)}" for name in ("edgespec", "textual", "rich"))
+    file.touch(0o600)
+    file.write_text(
+        f"{versions}, Python {platform.python_version()}, {platform.platform()}\n\n"
+        + "".join(traceback.format_exception(error)),
+        encoding="utf-8",
+        errors="backslashreplace",
+    )
+    return file
+
+
+def failed(error: BaseException, hint: str) -> EdgespecError:
+    """Log an error, and return the one that is reported instead, without its message, which may contain the chat."""
+    try:
+        where = f"the details are in {log_failure(error)}"
+    except OSError as unwritable:
+        where = f"the details could not be written: {unwritable.strerror or unwritable}"
+    return EdgespecError(f"the chat ended with an unexpected {type(error).__name__}", why=where, hint=hint)

@@ -1,34 +1,144 @@
-"""The background jobs of the screen: loading a model or generating an answer, one at a time."""
+"""The background jobs of the screen, one at a time: loading a model or generating an answer. Messages wait for them."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import count, groupby
 from pathlib import Path
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Added, Event, Events, Notice
+from edgespec.chat.attachments import Attachment, with_files
+from edgespec.chat.commands import is_command
 from edgespec.chat.session import AGAINST_LOOPS
-from edgespec.chat.slash import is_command
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import gauge
 from edgespec.text.printable import one_line
-from edgespec.tools.toolbox import Calling
+from edgespec.tools.toolbox import Calling, Decision
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.statistics import LiveStatistics
-from edgespec.tui.tool_calls import ToolCalls
-from edgespec.tui.waiting import Unsent, WaitingMessages
+from edgespec.tui.tool_calls import CallLine, PermissionScreen
 
 SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 FRAME_S = 0.15
 COUNTED_EVERY_S = 0.5  # people cannot read numbers that change faster
 LEAVING_S = 3.0  # how long the exit waits for an answer to end
 BEGUN = Notice("")  # event: the question is saved, and its answer begins
+
+
+@dataclass(frozen=True, slots=True)
+class Unsent:
+    """A message as it was typed, with its files."""
+
+    text: str
+    files: tuple[Attachment, ...] = ()
+    key: int = field(default_factory=count().__next__, compare=False)
+
+
+class WaitingMessages:
+    """The messages of `app` that wait, in the order in which they will be sent.
+
+    After an error, or when the user has stopped an answer, they are held until the user sends them with Enter: they may
+    refer to an answer that does not exist.
+    """
+
+    def __init__(self, app: BaseApp) -> None:
+        self._app = app
+        self._messages: list[Unsent] = []
+        self._held = ""  # why they are not sent by themselves; "" if they are
+
+    def typed(self, text: str) -> Unsent:
+        """Return a message with the attached files, which are attached no longer."""
+        message = Unsent(text, tuple(self._app.session.chat.attached))
+        self._attach([])
+        return message
+
+    def add(self, message: Unsent) -> None:
+        self._messages.append(message)
+        self.show()
+
+    def next(self) -> Unsent | None:
+        """Return the message to send now, which waits no longer; None if there is none, or they are held."""
+        if self._held or not self._messages:
+            return None
+        return self._pop(0)
+
+    def hold(self, why: str) -> None:
+        """Send no message until `release` is called."""
+        self._held = why if self._messages else ""
+        self.show()
+
+    def release(self) -> None:
+        self._held = ""
+        self.show()
+
+    def remove(self, key: int) -> None:
+        """Remove a message, unless it was sent in the meantime."""
+        if (index := self._place(key)) is not None:
+            self._pop(index)
+
+    def _pop(self, index: int) -> Unsent:
+        message = self._messages.pop(index)
+        self._held = self._held if self._messages else ""
+        self.show()
+        return message
+
+    def give_back(self, message: Unsent) -> None:
+        """Put a message that was rejected into the field, or before the others if the user is writing another one."""
+        if self._app.composer.text:
+            self._messages.insert(0, message)
+        else:
+            self._edit(message)
+
+    def edit(self, key: int) -> None:
+        """Put a message into the field, unless it was sent in the meantime. What is in the field waits in its place."""
+        if (index := self._place(key)) is None:
+            return
+        if self._app.composer.text.strip():
+            self._messages.insert(index + 1, self.typed(self._app.composer.text))
+        self._edit(self._pop(index))
+
+    def edit_last(self) -> bool:
+        """Put the last message into the empty field. Returns False if there is none."""
+        if self._messages:
+            self.edit(self._messages[-1].key)
+            return True
+        return False
+
+    def together(self) -> str:
+        """Return these messages and the one in the field as one text, with their files.
+
+        Without a text, only pasted files count: the user has the others, and may not want them in the next chat.
+        """
+        text, attached = self._app.composer.text, self._app.session.chat.attached
+        parts = [*self._messages, Unsent(text, tuple(file for file in attached if text.strip() or file.path is None))]
+        files = [file for part in parts for file in part.files]
+        return with_files(files, "\n\n".join(part.text for part in parts if part.text.strip()))
+
+    def show(self) -> None:
+        end = "when the model is loaded" if self._app.is_busy and not self._app.is_answering else "after this answer"
+        sent = f"Enter sends · Up edits · held, because {self._held}" if self._held else f"Up edits · sent {end}"
+        lines = [(message.key, message.text, len(message.files)) for message in self._messages]
+        self._app.composer.waiting.show(lines, sent, is_held=bool(self._held))
+
+    def _place(self, key: int) -> int | None:
+        return next((place for place, message in enumerate(self._messages) if message.key == key), None)
+
+    def _edit(self, message: Unsent) -> None:
+        self._app.composer.put(message.text)
+        if message.files:
+            self._attach([*message.files, *self._app.session.chat.attached])
+
+    def _attach(self, files: list[Attachment]) -> None:
+        self._app.session.chat.attached = files
+        self._app.controls.front.show_files()
 
 
 class ChatJobs:
@@ -47,7 +157,7 @@ class ChatJobs:
         self._loop = ""  # the warning that the answer repeats itself, if it does
         self._last: TokenEvent | None = None
         self._comparison: ComparisonScreen | None = None
-        self._calls = ToolCalls(app, self.stop)
+        self._question: PermissionScreen | None = None  # whether a call of a tool may run
         self._running_s: float | None = None  # when the tool that runs began
         self._loads = 0
         self._uncounted: list[TokenEvent] = []  # tokens that are not in the statistics yet
@@ -81,12 +191,12 @@ class ChatJobs:
     def _send_next(self) -> None:
         while not self._app.is_busy and (message := self.waiting.next()) is not None:
             if is_command(message.text):  # only the command line lets a command wait
-                self._app.submit(message.text)
+                self._app.run_command(message.text, is_typed=True)
             else:
                 self._ask(message)
 
     def _ask(self, message: Unsent) -> None:
-        n_turns, text = len(self._session.turns), message.text.removeprefix("/")
+        n_turns, text = len(self._session.chat.turns), message.text.removeprefix("/")
         self.answer(lambda cancel: self._session.ask(text, cancel, message.files))
         self._asked = message, n_turns
 
@@ -164,30 +274,19 @@ class ChatJobs:
             self.end_comparison()
             return
         is_over = job.done()
-        tokens: list[TokenEvent] = []
-        for event in [self._events.popleft() for _ in range(len(self._events))]:
-            if isinstance(event, TokenEvent):
-                tokens.append(event)
-                self._last = event
-            elif isinstance(event, tuple):
-                self._show_progress(*event)
-            elif event is BEGUN:
-                await self._begin_answer()
-            elif isinstance(event, Calling | Added):
-                await self._feed(tokens)
-                tokens.clear()
-                await self._show_call(event)
-            elif event.about == "context":
-                app.transcript.mark_context(self._session.first_sent)
-            elif event.about == "loop":
-                self._loop = event.text
-                app.composer.say("the answer repeats itself; Esc stops it", warns=True)
+        arrived = [self._events.popleft() for _ in range(len(self._events))]
+        for kind, events in groupby(arrived, type):
+            if kind is TokenEvent:
+                tokens = [event for event in events if isinstance(event, TokenEvent)]
+                self._last = tokens[-1]
+                self._uncounted += tokens
+                await app.transcript.feed(tokens)
             else:
-                await app.transcript.note(event.text, event.level)
-        await self._feed(tokens)
+                for event in events:
+                    await self._show(event)
         now_s = perf_counter()
         if app.is_answering and (is_over or now_s - self._counted_s >= COUNTED_EVERY_S):
-            app.figures.add(self._uncounted, now_s, self._session.used)
+            app.figures.add(self._uncounted, now_s, self._session.chat.used)
             app.show_figures(app.figures)
             self._uncounted, self._counted_s = [], now_s
         if app.is_answering and not is_over:
@@ -200,25 +299,50 @@ class ChatJobs:
             if self._job is None:
                 self._session.states.begin_idle(self._session.model)
 
-    async def _feed(self, tokens: list[TokenEvent]) -> None:
-        """Show new tokens of the answer."""
-        self._uncounted += tokens
-        if tokens:
-            await self._app.transcript.feed(tokens)
+    async def _show(self, event: Event | tuple[str, float]) -> None:
+        """Show an event that is no token."""
+        app = self._app
+        if isinstance(event, tuple):
+            self._show_progress(*event)
+        elif isinstance(event, Calling | Added):
+            await self._show_call(event)
+        elif event is BEGUN:
+            await self._begin_answer()
+        elif isinstance(event, Notice) and event.about == "context":
+            app.transcript.mark_context(self._session.chat.first_sent)
+        elif isinstance(event, Notice) and event.about == "loop":
+            self._loop = event.text
+            app.composer.say("the answer repeats itself; Esc stops it", warns=True)
+        elif isinstance(event, Notice):
+            await app.transcript.note(event.text, event.level)
 
     async def _show_call(self, event: Calling | Added) -> None:
         """Show the state of a call, or a message that is complete; then the model answers, or runs another tool."""
         transcript, session = self._app.transcript, self._session
         if isinstance(event, Calling):
             self._running_s = perf_counter() if event.state == "running" else None
-            await self._calls.show(event)
+            if event.state == "asking":
+                self._ask_permission(event)
+            elif event.state == "running":
+                await transcript.begin_call(CallLine(event))
         elif event.turn.role == "assistant":
             await transcript.end_answer(event.turn)
         else:
             await transcript.end_answer(None)
             await transcript.append(event.turn)
             await self._await_answer()
-            self._app.show_figures(LiveStatistics(perf_counter(), session.used, session.context_size))
+            self._app.show_figures(LiveStatistics(perf_counter(), session.chat.used, session.chat.context_size))
+
+    def _ask_permission(self, calling: Calling) -> None:
+        def decided(decision: Decision | None) -> None:
+            self._question = None
+            if decision is None:
+                self.stop()
+            else:
+                calling.decide(decision)
+
+        self._question = PermissionScreen(calling)
+        self._app.push_screen(self._question, decided)
 
     async def _await_answer(self) -> None:
         """Show an empty answer, for which the model reads the prompt."""
@@ -248,19 +372,20 @@ class ChatJobs:
         await self._await_answer()
         if session.begun:
             await app.transcript.feed([TokenEvent(-1, session.begun)])
-        app.show_figures(LiveStatistics(perf_counter(), session.used, session.context_size))
+        app.show_figures(LiveStatistics(perf_counter(), session.chat.used, session.chat.context_size))
 
     async def _end(self, error: BaseException | None) -> None:
         app, session = self._app, self._session
         was_answering, app.is_answering = app.is_answering, False
         self._running_s = None
-        self._calls.close()
+        if self._question is not None and self._question in app.screen_stack:  # the answer has ended
+            self._question.dismiss(None)
         if was_answering:
-            is_kept = bool(session.turns) and session.turns[-1].role == "assistant"
-            await app.transcript.end_answer(session.turns[-1] if is_kept else None)
-            app.figures.context_used = session.used
+            is_kept = bool(session.chat.turns) and session.chat.turns[-1].role == "assistant"
+            await app.transcript.end_answer(session.chat.turns[-1] if is_kept else None)
+            app.figures.context_used = session.chat.used
             app.figures.finish(self._last.stats if self._last else None)
-            app.show_figures(app.figures, session.turns[-1].key if session.turns else "")
+            app.show_figures(app.figures, session.chat.turns[-1].key if session.chat.turns else "")
         else:
             app.title_bar.show_progress("")
         await app.redraw()
@@ -274,8 +399,8 @@ class ChatJobs:
             self.waiting.hold("you stopped the answer" if was_answering else "you stopped the loading")
         elif not was_answering and self._loads > 1:
             info = session.model.info
-            said = f"{info.description} is loaded, with a context of {info.ctx_size:,} tokens"
-            app.notify(said if session.model.server else f"{said}; /model save keeps it for new chats")
+            text = f"{info.description} is loaded, with a context of {info.ctx_size:,} tokens"
+            app.notify(text if session.model.server else f"{text}; /model save keeps it for new chats")
         self._send_next()
 
     def _tell(self, error: BaseException, was_answering: bool) -> None:
@@ -285,7 +410,7 @@ class ChatJobs:
             error = EdgespecError("unexpected error", why=f"{type(error).__name__}: {error}")
         app.say(str(error), "error")
         written = app.composer.text
-        if was_answering and self._asked is not None and len(session.turns) == self._asked[1]:
+        if was_answering and self._asked is not None and len(session.chat.turns) == self._asked[1]:
             self.waiting.give_back(self._asked[0])
         if session.model.failure and not session.model.was_cancelled:
             if written:  # while the user types, a dialog would take the keys

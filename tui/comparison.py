@@ -17,8 +17,8 @@ from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.text.figures import counted, percent
 from edgespec.text.printable import printable
-from edgespec.tui.lines import Lines, Text
-from edgespec.tui.plain import Container, Prose, Static, VerticalScroll
+from edgespec.tui.lines import Lines, Prose, Text
+from edgespec.tui.plain import Container, VerticalScroll
 from edgespec.tui.screens import BaseScreen
 
 FRAME_S = 0.15  # drawing costs the engine CPU time
@@ -126,10 +126,10 @@ class ComparisonScreen(BaseScreen[None]):
         return action not in ("stop", "dismiss") or self._has_ended.is_set() == (action == "dismiss")
 
     def _say(self, text: str, details: str = "", *, error: bool = False) -> None:
-        said = self.query_one("#comparison-said", Static)
-        said.set_class(error, "-error")
+        line = self.query_one("#comparison-said", Prose)
+        line.set_class(error, "-error")
         below = f"\n{details}" if details else ""
-        said.update(Content.assemble((printable(text), "bold" if details else ""), (below, "dim")))
+        line.update(Content.assemble((printable(text), "bold" if details else ""), (below, "dim")))
 
 
 def _details(comparison: Comparison) -> str:

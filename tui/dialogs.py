@@ -1,22 +1,28 @@
-"""Dialogs above the chat: a list to choose from, and a question for a text."""
+"""Screens above the chat: a list to choose from, a question for a text, and the command palette."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
+from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
+from textual.command import CommandInput, CommandList, CommandPalette, SearchIcon
 from textual.content import Content
-from textual.events import Key
+from textual.css.query import NoMatches
+from textual.errors import NoWidget
+from textual.events import Click, Key
 from textual.screen import ModalScreen, ScreenResultType
 from textual.suggester import SuggestFromList
-from textual.widgets import Footer
+from textual.widgets import Footer, LoadingIndicator
 from textual.widgets.option_list import Option
 
 from edgespec.text.printable import one_line, printable
-from edgespec.tui.plain import Input, OptionList, Prose, Vertical
-from edgespec.tui.screens import BaseScreen
+from edgespec.tui.lines import Prose
+from edgespec.tui.plain import ChangingList, Horizontal, Input, OptionList, Vertical
+from edgespec.tui.screens import BaseScreen, ClosedOnce
 
 
 class Dialog(ModalScreen[ScreenResultType | None], BaseScreen[ScreenResultType | None]):
@@ -107,3 +113,31 @@ class TextScreen(Dialog[str]):
     def on_input_submitted(self, event: Input.Submitted) -> None:
         text = one_line(event.value)
         self.dismiss(text if text != self._before else None)
+
+
+class Palette(ClosedOnce, CommandPalette):
+    """Textual's palette, whose search may outlive its list of results, and whose results may change."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="--container"):
+            with Horizontal(id="--input"):
+                yield SearchIcon()
+                yield CommandInput(placeholder=self._placeholder, select_on_focus=False)
+            with Vertical(id="--results"):
+                yield Results()
+                yield LoadingIndicator()
+
+    def _on_click(self, event: Click) -> None:  # type: ignore[override]
+        event.prevent_default()  # of the base class, which looks for a widget where the screen may have ended since
+        with suppress(NoWidget):
+            CommandPalette._on_click(self, event)
+
+    @work(exclusive=True, group=CommandPalette._GATHER_COMMANDS_GROUP)
+    async def _gather_commands(self, search_value: str) -> None:
+        # Textual 8.2.8 looks for the list when the search begins, and without one it would end the chat.
+        with suppress(NoMatches):
+            await CommandPalette._gather_commands.__wrapped__(self, search_value)  # type: ignore[attr-defined]
+
+
+class Results(CommandList, ChangingList):
+    """The list of results."""

@@ -90,7 +90,7 @@ class DownloadLine(Horizontal):
         """Return whether a model can be loaded now: there is no answer, conversation, typed text or open screen."""
         chat = self._chat
         is_free = not chat.is_busy and not chat.has_screen_above and not chat.composer.text
-        return is_free and (chat.session.engine is None or not chat.session.turns)
+        return is_free and (chat.session.model.engine is None or not chat.session.chat.turns)
 
     def show(self) -> None:
         """Show the running download, else one that waits or is ready."""
@@ -119,7 +119,7 @@ class DownloadLine(Horizontal):
     def _open(self) -> None:
         """Load the model that is ready, or open the list of models."""
         if self._shown is not None and self._shown.state == "ready":
-            self._chat.submit(_again(self._shown))
+            self._chat.run_command(_again(self._shown), is_typed=True)
         else:
             self._chat.run_command("/model")
 

@@ -45,17 +45,17 @@ class Files:
     def paste(self, text: str, *, is_paths: bool) -> None:
         """Attach the files with these paths, or a long text; paths of files that cannot be attached are inserted."""
         if is_paths:
-            self.read(partial(read_named, text), self._app.commands.attach, text)
+            self.read(partial(read_named, text), self._app.controls.attach, text)
             return
         with self._app.reporting():
-            self._take_pasted(lambda: self._app.commands.attach_text(text))
+            self._take_pasted(lambda: self._app.controls.attach_text(text))
 
     def undo_paste(self) -> None:
         """Remove what the last paste attached: the field inserts its text instead."""
         if self._n_reading:
             self._cancel.set()
         elif self._before is not None:
-            self._session.attached, self._before = self._before, None
+            self._session.chat.attached, self._before = self._before, None
             self.show()
 
     def stop(self) -> bool:
@@ -104,7 +104,7 @@ class Files:
         if not self._n_reading:
             waiting, self._waiting = self._waiting, []
             for text in waiting:
-                self._app.submit(text)
+                self._app.send(text)
 
     def _fail(self, error: EdgespecError, pasted: str) -> None:
         self._end()
@@ -125,10 +125,10 @@ class Files:
         self._draw()
 
     def _take_pasted(self, take: Callable[[], None]) -> None:
-        before = self._session.attached
+        before = self._session.chat.attached
         take()
         self._before = before
-        n_added = len(self._session.attached) - len(before)
+        n_added = len(self._session.chat.attached) - len(before)
         self._app.notify(f"{counted(n_added, 'file')} attached; Ctrl+Z pastes the text instead")
 
     # --- showing --------------------------------------------------------------------------------------------------
@@ -136,18 +136,18 @@ class Files:
     def show(self) -> None:
         """Show the attachments, and their tokens as soon as they are counted."""
         self._draw()
-        if self._session.engine is not None and self._session.attached:
+        if self._session.model.engine is not None and self._session.chat.attached:
             self._app.run_worker(self._count, thread=True, exclusive=True, group="files", exit_on_error=False)
 
     def remove(self, index: int, name: str) -> None:
         """Detach a file, unless it was detached in the meantime."""
-        if [file.name for file in self._session.attached[index : index + 1]] == [name]:
-            self._session.detach(str(index + 1))
+        if [file.name for file in self._session.chat.attached[index : index + 1]] == [name]:
+            self._session.chat.detach(str(index + 1))
             self.show()
 
     def _draw(self) -> None:
         session = self._session
-        files, counts = session.attached, session.counts
+        files, counts = session.chat.attached, session.chat.counts
         last = f"{len(files)} files, {described(files, counts.total(files))}" if len(files) > 1 else ""
         if self._n_reading:
             sent = ", then your message is sent" if self._waiting else ""
@@ -156,14 +156,14 @@ class Files:
 
     def _count(self) -> None:
         """Count tokens, in a thread."""
-        for file in self._session.attached:
+        for file in self._session.chat.attached:
             if not self._app.is_answering or file.n_bytes <= QUICK_BYTES:  # counting delays the answer
-                self._session.counts.count(file)
+                self._session.chat.counts.count(file)
         self._app.call_from_thread(self._show_counts)
 
     def _show_counts(self) -> None:
         self._draw()
-        warning = self._session.trouble()
+        warning = self._session.chat.trouble()
         if warning and warning != self._warned:
             self._app.say(warning, "warning")
         self._warned = warning

@@ -7,15 +7,13 @@ from collections.abc import Callable
 from textual.app import SuspendNotSupported
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Events, Level
-from edgespec.chat.attachments import Read
+from edgespec.chat.answerer import Events
+from edgespec.chat.commands import COMMANDS, is_command
 from edgespec.chat.comparing import PLAIN, Comparison, side_of
-from edgespec.chat.editor import edited
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import personas
+from edgespec.chat.programs import edited
 from edgespec.chat.settings import SETTINGS, setting
-from edgespec.chat.slash import COMMANDS, is_command
-from edgespec.documents.reader import Said
 from edgespec.errors import UsageError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
@@ -61,6 +59,7 @@ class ScreenFront:
     def __init__(self, app: BaseApp, jobs: ChatJobs, files: Files) -> None:
         self._app, self._session = app, app.session
         self._jobs, self._files = jobs, files
+        self.say, self.copy, self.leave, self.read = app.say, app.copy_to_clipboard, app.exit, files.read
         self._screens: dict[str, Callable[[], object]] = {
             "help": self._show_help,
             "model": self._pick_model,
@@ -71,7 +70,7 @@ class ScreenFront:
             "list": self._toggle_chats,
             "load": self._toggle_chats,
             "search": self._search,
-            "rename": lambda: app.composer.put(f"/rename {app.session.title}"),
+            "rename": lambda: app.composer.put(f"/rename {app.session.chat.title}"),
             "system": self._change_system,
             "restart": self._restart,
             "compare": self._compare_as_typed,
@@ -93,9 +92,6 @@ class ScreenFront:
         return True
 
     # --- `Front` --------------------------------------------------------------------------------------------------
-
-    def say(self, text: str, level: Level = "info") -> None:
-        self._app.say(text, level)
 
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
         self._jobs.answer(start)
@@ -124,9 +120,6 @@ class ScreenFront:
         if changed is not None:
             self._app.composer.put(changed)
 
-    def copy(self, text: str) -> None:
-        self._app.copy_to_clipboard(text)
-
     def load(self, settings: LoadSettings) -> None:
         self._app.query_one(DownloadLine).load(settings)
 
@@ -146,9 +139,6 @@ class ScreenFront:
         self._app.push_screen(screen, close)
         self._jobs.begin_comparison(screen)
 
-    def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
-        self._files.read(read, take)
-
     def show_files(self) -> None:
         self._files.show()
         self._app.composer.input.focus()
@@ -156,13 +146,10 @@ class ScreenFront:
     def show_tokens(self) -> None:
         transcript = self._app.transcript
         transcript.show_tokens = not transcript.show_tokens
-        if not self._session.turns:  # nothing else shows that the key worked
+        if not self._session.chat.turns:  # nothing else shows that the key worked
             self._app.toast(
                 f"new answers are shown {'with' if transcript.show_tokens else 'without'} the drafter of each token"
             )
-
-    def leave(self) -> None:
-        self._app.exit()
 
     # --- the list of chats ----------------------------------------------------------------------------------------
 
@@ -209,7 +196,7 @@ class ScreenFront:
             self._load(model.wanted)
             return
         title = "loading was cancelled" if model.was_cancelled else "no model is loaded"
-        what = "\n".join([str(model.failure), *(["The conversation is saved."] if self._session.turns else [])])
+        what = "\n".join([str(model.failure), *(["The conversation is saved."] if self._session.chat.turns else [])])
         choices = [Choice(str(index), remedy.label) for index, remedy in enumerate(remedies)]
         self._app.push_screen(
             ChoiceScreen(title, what, choices, is_error=True),
@@ -220,11 +207,11 @@ class ScreenFront:
         """Compare answers to the text in the field, or to the last message."""
         session, typed = self._session, self._app.composer.text
         text = "" if is_command(typed) else typed
-        self._app.commands.compare(Comparison(session, (side_of(session, ""), side_of(session, PLAIN)), text))
+        self._app.controls.compare(Comparison(session, (side_of(session, ""), side_of(session, PLAIN)), text))
 
     def _change_system(self) -> None:
-        self._app.composer.put(f"/system {self._session.system}")
-        if not self._session.system:
+        self._app.composer.put(f"/system {self._session.chat.system}")
+        if not self._session.chat.system:
             self._app.say("write the system prompt of this chat after /system; Esc cancels")
 
     def _pick_model(self, text: str = "") -> None:
@@ -233,23 +220,25 @@ class ScreenFront:
         def load(picked: Picked | None) -> None:
             if picked is None:
                 return
-            wanted = drafting_with(settings, picked.draft).for_model(picked.model)
-            if wanted == settings and self._session.engine is not None:
+            target = drafting_with(settings, picked.draft).for_model(picked.model)
+            if target == settings and self._session.model.engine is not None:
                 self._app.toast("this model is loaded already")
             else:
-                self._load(wanted)
+                self._load(target)
 
         draft = settings.draft_model if settings.uses_draft else "none"
         picker = ModelPicker(settings.model, draft, local_models, Elsewhere(downloads), text)
         self._app.push_screen(picker, load)
 
     def _pick_persona(self) -> None:
-        found, problems = personas()
+        all_personas, problems = personas()
         session = self._session
         choices = [Choice("none", "none", "No persona: your own system prompt and settings.")]
-        choices += [Choice(f"={each.name}", each.name, each.description or each.system) for each in found]
-        if session.persona and all(each.name != session.persona for each in found):
-            choices.append(Choice(f"={session.persona}", session.persona, "its file is gone or cannot be used"))
+        choices += [Choice(f"={each.name}", each.name, each.description or each.system) for each in all_personas]
+        if session.chat.persona and all(each.name != session.chat.persona for each in all_personas):
+            choices.append(
+                Choice(f"={session.chat.persona}", session.chat.persona, "its file is gone or cannot be used")
+            )
         choices.append(Choice(NEW, "New from this chat …", "Save its system prompt and settings."))
 
         def take(key: str | None) -> None:
@@ -260,12 +249,12 @@ class ScreenFront:
                 self._app.run_command(f"/persona {key.removeprefix('=')}")
 
         text = "\n".join(["cannot be used:", *problems]) if problems else ""
-        current = f"={session.persona}" if session.persona else "none"
+        current = f"={session.chat.persona}" if session.chat.persona else "none"
         self._app.push_screen(ChoiceScreen("personas", text, choices, current), take)
 
     def _pick_setting(self) -> None:
         """Let the user choose a setting, and put the command that changes it into the field."""
-        settings = self._session.settings
+        settings = self._session.chat.settings
 
         def take(name: str | None) -> None:
             if name == SAVE:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import pairwise
 
+from rich.cells import split_graphemes
 from rich.segment import Segment
 from rich.style import Style as RichStyle
 from textual.content import Content
@@ -23,8 +24,9 @@ from textual.style import Style
 from textual.widget import Widget
 
 from edgespec.history.search import spans
+from edgespec.text.clusters import cluster_end, cluster_start
+from edgespec.text.printable import printable
 from edgespec.text.words import word_at
-from edgespec.tui import clusters
 
 MARK = "bold reverse $text-warning"  # the style of search matches
 SOLID = RichStyle(dim=False, reverse=False)  # a selection is legible over any style
@@ -163,8 +165,8 @@ class Fitting(Block):
 class Lines(Widget):
     """Shows blocks one below the other; their text can be selected with the mouse."""
 
-    def __init__(self, *, classes: str | None = None) -> None:
-        super().__init__(classes=classes)
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
         self._blocks: list[Block] = []
         self._drawings: list[list[Line]] = []  # the lines of each block
         self._lines: list[Line] = []  # the lines of all blocks
@@ -214,8 +216,8 @@ class Lines(Widget):
         if not 0 <= y < len(lines):
             return Strip.blank(self.content_size.width, self.visual_style.rich_style)
         strip = lines[y].strip
-        for found in spans(self._marked, strip.text) if self._marked else ():
-            strip = _restyled(strip, found, self._get_style(MARK).rich_style)
+        for match in spans(self._marked, strip.text) if self._marked else ():
+            strip = _restyled(strip, match, self._get_style(MARK).rich_style)
         if self.text_selection is not None and (span := _selected(lines[y], y, self.text_selection)) is not None:
             strip = _restyled(strip, span, SOLID + self.screen.get_visual_style("screen--selection").rich_style)
         return strip.apply_offsets(0, y)
@@ -290,6 +292,18 @@ class Lines(Widget):
             self._lines += drawn
 
 
+class Prose(Lines):
+    """A text of the program that can be selected."""
+
+    def __init__(self, text: str | Content = "", *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(id=id, classes=classes)
+        self.update(text)
+
+    def update(self, text: str | Content) -> None:
+        """Show another text."""
+        self.replace(0, [Text(text if isinstance(text, Content) else Content(shown(text)))])
+
+
 def clickable(text: str | Content, action: str | tuple[str, tuple[object, ...]]) -> Content:
     """Return a text that runs an action of its widget when it is clicked: by its name, or with arguments.
 
@@ -297,6 +311,16 @@ def clickable(text: str | Content, action: str | tuple[str, tuple[object, ...]])
     """
     content = text if isinstance(text, Content) else Content(text)
     return content.stylize(Style.from_meta({"@click": action}))
+
+
+def shown(text: str) -> str:
+    """Return a text without control characters."""
+    return printable(text.replace("\r\n", "\n"))
+
+
+def cut_off(text: str, limit: int) -> str:
+    """Return a text up to `limit` characters, and below it how many more there are."""
+    return text if len(text) <= limit else f"{text[:limit]}\n… {len(text) - limit:,} more characters"
 
 
 def quoted(text: str) -> Text:
@@ -319,7 +343,7 @@ def _restyled(strip: Strip, span: tuple[int, int], style: RichStyle) -> Strip:
     if first >= last:
         return strip
     # By characters: Textual's cells of joined characters do not add up to those of their line.
-    first, last = clusters.around(strip.text, first)[0], clusters.around(strip.text, last)[1]
+    first, last = ends_of_character(strip.text, first)[0], ends_of_character(strip.text, last)[1]
     parts, at = list[Segment](), 0
     for text, old, _ in strip:
         cuts = sorted({0, len(text), *(min(len(text), max(0, place - at)) for place in (first, last))})
@@ -328,3 +352,22 @@ def _restyled(strip: Strip, span: tuple[int, int], style: RichStyle) -> Strip:
             parts.append(Segment(text[start:end], (old + style if old else style) if is_within else old))
         at += len(text)
     return Strip(parts)
+
+
+def ends_of_character(text: str, index: int) -> tuple[int, int]:
+    """Return the ends of the visible character that an index divides; the index twice if it divides none."""
+    start = cluster_start(text, min(index + 1, len(text)))
+    return (start, cluster_end(text, start)) if start < index < len(text) else (index, index)
+
+
+def place_at(line: Iterable[Segment], cell: int) -> Offset | None:
+    """Return the place in the text of a widget that is drawn at a cell of a line; None where no text is."""
+    if cell < 0:
+        return None
+    for text, style, _ in line:
+        place = style.meta.get("offset") if style is not None else None
+        for start, _end, width in split_graphemes(text)[0]:
+            if cell < width:
+                return Offset(place[0] + start, place[1]) if place and place[1] is not None else None
+            cell -= width
+    return None

@@ -6,19 +6,122 @@ Line breaks are kept and HTML is shown as text: nothing that the model wrote is 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import Literal
 
 from markdown_it.token import Token
 from textual.content import Content, Span
+from textual.strip import Strip
 from textual.style import Style
+from textual.widgets.markdown import MarkdownFence
 
 from edgespec.text.code_blocks import parser
-from edgespec.tui.lines import Block, Text
-from edgespec.tui.markdown_blocks import Aligned, Code, Rule, Table
+from edgespec.tui.lines import Block, Brush, Line, Text, clickable
 
+FILL = "on $surface"
+TAB = 4
+BETWEEN = Content.styled(" │ ", "dim")
+NARROWEST = 8  # minimum cells of a column whose text is wrapped
+Aligned = Literal["left", "center", "right"]
 LONG_FENCE = 40  # lines after which the first half of an unfinished code block is final
 BULLETS = "•◦▪"
 HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
 INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
+
+
+@dataclass(frozen=True, eq=False)
+class Code(Block):
+    """Source text in the colours of its language, below a line with the language and buttons.
+
+    `number` counts the code blocks of the message from 1; a block without a number has no buttons. A block that
+    `continues` is a later part of a long code block.
+    """
+
+    code: str
+    language: str
+    number: int = 0
+    continues: bool = False
+
+    def lines(self, brush: Brush, width: int) -> list[Line]:
+        content = MarkdownFence.highlight(
+            self.code.expandtabs(TAB), self.language or "text", brush.is_ansi, brush.is_dark
+        )
+        lines = brush.wrap(content, width, FILL)
+        if not self.continues:
+            title = brush.draw(self._title(width), width, FILL)[0].crop(0, width)
+            lines.insert(0, Line(title, None))
+        return [replace(line, strip=brush.pad(line.strip, width, FILL)) for line in lines]
+
+    def _title(self, room: int) -> Content:
+        buttons = {"save": "save_code", f"copy [{self.number}]": "copy_code"} if self.number else {}
+        offers = Content("  ").join(clickable(text, f"{action}({self.number})") for text, action in buttons.items())
+        name = Content(self.language[: max(0, room - offers.cell_length - 2)] or " ")
+        gap = " " * max(1, room - name.cell_length - offers.cell_length)
+        return Content.assemble(name, gap, offers).stylize("dim")
+
+
+@dataclass(frozen=True, eq=False)
+class Rule(Block):
+    """A horizontal line."""
+
+    def lines(self, brush: Brush, width: int) -> list[Line]:
+        return brush.wrap(Content("─" * width), width, "dim")
+
+
+@dataclass(frozen=True, eq=False)
+class Table(Block):
+    """A table. The first row has the titles; `aligned` has a word for each column."""
+
+    rows: tuple[tuple[Content, ...], ...]
+    aligned: tuple[Aligned, ...]
+
+    def lines(self, brush: Brush, width: int) -> list[Line]:
+        widths = _widths([max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)], width)
+        return [*map(Line, self._in_columns(brush, widths))] if widths else self._as_fields(brush, width)
+
+    def _in_columns(self, brush: Brush, widths: list[int]) -> list[Strip]:
+        between = brush.draw(BETWEEN, 3)[0]
+        lines: list[Strip] = []
+        for number, row in enumerate(self.rows):
+            cells = [brush.draw(cell, width, "" if number else "bold") for cell, width in zip(row, widths, strict=True)]
+            for parts in zip_longest(*cells, fillvalue=Strip([])):
+                placed = zip(parts, widths, self.aligned, strict=True)
+                padded = [_placed(brush, part, width, aligned) for part, width, aligned in placed]
+                lines.append(Strip.join([piece for part in padded for piece in (between, part)][1:]))
+            if not number:
+                rule = "─┼─".join("─" * width for width in widths)
+                lines += brush.draw(Content(rule), len(rule), "dim")
+        return lines
+
+    def _as_fields(self, brush: Brush, room: int) -> list[Line]:
+        titles, *rows = self.rows
+        lines: list[Line] = []
+        for number, row in enumerate(rows):
+            for title, cell in zip(titles, row, strict=True):
+                label = Content.assemble(title.stylize("bold"), ": ")
+                lines += brush.wrap(Content.assemble(label, cell), room)
+            if number < len(rows) - 1:
+                lines += brush.wrap(Content("─" * min(room, 3)), room, "dim")
+        return lines
+
+
+def _placed(brush: Brush, part: Strip, width: int, aligned: Aligned) -> Strip:
+    """Return a line of a cell, aligned in its column."""
+    free = width - part.cell_length
+    before = {"left": 0, "center": free // 2, "right": free}[aligned]
+    return brush.pad(Strip.join([brush.pad(Strip([]), before), part]) if before else part, width)
+
+
+def _widths(natural: list[int], room: int) -> list[int]:
+    """Return the widths of columns, the widest ones reduced until all fit; [] if they would be too narrow."""
+    room -= BETWEEN.cell_length * (len(natural) - 1)
+    widths = [max(1, width) for width in natural]
+    while sum(widths) > room:
+        widest = widths.index(max(widths))
+        if widths[widest] <= NARROWEST:
+            return []
+        widths[widest] -= 1
+    return widths
 
 
 def markdown(text: str) -> list[Block]:
@@ -109,7 +212,9 @@ class _Walk:
         kind = token.type
         if token.map is not None and (token.level == 0 or (kind == "list_item_open" and token.level == 1)):
             self._line, self._begins = token.map[0], True
-        if kind in ("bullet_list_open", "ordered_list_open"):
+        if self._rows is not None:
+            self._take_of_table(self._rows, token)
+        elif kind in ("bullet_list_open", "ordered_list_open"):
             self._list_begins = not self._depth
             self._depth += 1
         elif kind in ("bullet_list_close", "ordered_list_close"):
@@ -127,10 +232,8 @@ class _Walk:
             self._is_tight, self._style = token.hidden, ""
         elif kind == "heading_open":
             self._is_tight, self._style = False, HEADINGS.get(token.tag, "bold")
-        elif kind == "inline" and self._rows is None:
+        elif kind == "inline":
             self._add(Text(_inline(token), self._style), is_tight=self._is_tight)
-        elif kind == "inline" and self._rows is not None:
-            self._rows[-1].append(_inline(token))
         elif kind in ("fence", "code_block"):
             language = next(iter(token.info.split()), "")
             self._add(Code(token.content.removesuffix("\n"), language), margin="  ")
@@ -138,13 +241,17 @@ class _Walk:
             self._add(Rule())
         elif kind == "table_open":
             self._rows, self._aligned = [], []
-        elif kind == "tr_open" and self._rows is not None:
-            self._rows.append([])
-        elif kind == "th_open":
+
+    def _take_of_table(self, rows: list[list[Content]], token: Token) -> None:
+        if token.type == "tr_open":
+            rows.append([])
+        elif token.type == "inline":
+            rows[-1].append(_inline(token))
+        elif token.type == "th_open":
             style = str(token.attrs.get("style", ""))  # text-align:right
             self._aligned.append("right" if "right" in style else "center" if "center" in style else "left")
-        elif kind == "table_close" and self._rows is not None:
-            self._add(Table(tuple(map(tuple, self._rows)), tuple(self._aligned)))
+        elif token.type == "table_close":
+            self._add(Table(tuple(map(tuple, rows)), tuple(self._aligned)))
             self._rows = None
 
     def _add(self, block: Block, margin: str = "", *, is_tight: bool = False) -> None:

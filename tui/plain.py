@@ -11,13 +11,11 @@ from typing import Any, Literal
 from textual import containers, widgets
 from textual.content import Content
 from textual.events import Click
-from textual.geometry import Offset, Size
-from textual.selection import Selection
+from textual.geometry import Size
 from textual.visual import VisualType
 from textual.widget import Widget
 
 from edgespec.text.printable import printable
-from edgespec.text.words import word_at
 
 
 def _content(text: Any) -> Any:
@@ -46,7 +44,7 @@ class Plain(Widget):
 
 
 class Static(widgets.Static, Plain):
-    """A text of the program; only a `Prose` can be selected."""
+    """A text of the program, which cannot be selected: a `Prose` can."""
 
     ALLOW_SELECT = False
 
@@ -55,34 +53,6 @@ class Static(widgets.Static, Plain):
 
     def update(self, content: VisualType = "", *, layout: bool = True) -> None:
         super().update(_content(content), layout=layout)
-
-
-class Prose(Static):
-    """A text that can be selected."""
-
-    ALLOW_SELECT = True
-
-    def get_selection(self, selection: Selection) -> tuple[str, str]:
-        spans = [(line, selection.get_span(y)) for y, line in enumerate(self._shown())]
-        return "\n".join(line[span[0] : len(line) if span[1] == -1 else span[1]] for line, span in spans if span), "\n"
-
-    def line_text(self, y: int) -> str:
-        """Return the text of a line; "" after the last one."""
-        return dict(enumerate(self._shown())).get(y, "")
-
-    def around(self, place: Offset, *, whole_line: bool) -> Selection | None:
-        """Return the word or the line at a place; None if there is no text."""
-        line = self.line_text(place.y)
-        if whole_line and line:
-            return Selection(Offset(0, place.y), Offset(len(line), place.y))
-        if place.x >= len(line):
-            return None
-        start, end = word_at(line, place.x)
-        return Selection(Offset(start, place.y), Offset(end, place.y))
-
-    def _shown(self) -> list[str]:
-        """Return the lines before they are wrapped."""
-        return str(self.visual).expandtabs().split("\n")
 
 
 class ChangingList(widgets.OptionList):

@@ -14,9 +14,7 @@ from textual.screen import Screen, ScreenResultType
 from textual.selection import Selection
 from textual.widget import Widget
 
-from edgespec.tui import clusters
-from edgespec.tui.lines import Lines
-from edgespec.tui.plain import Prose
+from edgespec.tui.lines import Lines, ends_of_character, place_at
 
 
 class ClosedOnce:
@@ -69,9 +67,9 @@ class BaseScreen(ClosedOnce, Screen[ScreenResultType]):
         for widget, (start, end) in selections.items():
             if start is None and end is not None:
                 end += Offset(1, 0)
-            if isinstance(widget, Lines | Prose) and widget.is_attached:
-                start = start and Offset(clusters.around(widget.line_text(start.y), start.x)[0], start.y)
-                end = end and Offset(clusters.around(widget.line_text(end.y), end.x)[1], end.y)
+            if isinstance(widget, Lines) and widget.is_attached:
+                start = start and Offset(ends_of_character(widget.line_text(start.y), start.x)[0], start.y)
+                end = end and Offset(ends_of_character(widget.line_text(end.y), end.x)[1], end.y)
             whole[widget] = Selection(start, end)
         return whole
 
@@ -80,9 +78,9 @@ class BaseScreen(ClosedOnce, Screen[ScreenResultType]):
         texts = []
         for widget in self.walk_children(Widget) if self.selections else ():
             selection = self.selections.get(widget)
-            if selection is not None and isinstance(widget, Lines | Prose) and widget.allow_select:
-                found = widget.get_selection(selection)
-                texts.append(found[0].strip("\n") if found else "")
+            if selection is not None and isinstance(widget, Lines) and widget.allow_select:
+                selected = widget.get_selection(selection)
+                texts.append(selected[0].strip("\n") if selected else "")
         return "\n\n".join(filter(None, texts)) or None
 
     def on_text_selected(self) -> None:
@@ -108,9 +106,9 @@ class BaseScreen(ClosedOnce, Screen[ScreenResultType]):
         widget, offset = super().get_widget_and_offset_at(x, y)
         if widget is None or not widget.is_attached:
             return None, None
-        if offset is not None and isinstance(widget, Lines | Prose):
+        if offset is not None and isinstance(widget, Lines):
             left, top = self.find_widget(widget).region.offset + widget.gutter.top_left
-            offset = clusters.place_at(widget.render_line(y - top), x - left) or offset
+            offset = place_at(widget.render_line(y - top), x - left) or offset
         return widget, offset
 
     def _forward_event(self, event: Event) -> None:
@@ -123,7 +121,7 @@ class BaseScreen(ClosedOnce, Screen[ScreenResultType]):
     def _select_around(self, pointed: Offset, *, whole_line: bool) -> None:
         """Select the word or the line that is shown at a place."""
         widget, place = self.get_widget_and_offset_at(*pointed)
-        if place is None or not isinstance(widget, Lines | Prose) or not widget.allow_select:
+        if place is None or not isinstance(widget, Lines) or not widget.allow_select:
             return
         selection = widget.around(place, whole_line=whole_line)
         if selection is not None:

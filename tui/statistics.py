@@ -80,13 +80,13 @@ class LiveStatistics:
     def words(self) -> list[str]:
         """Return the known figures in words, the most important first: the speed, and the gain of drafting."""
         stats, speed = self.stats, self.tokens_per_s
-        said = [f"{rate(speed)} tok/s" if speed is not None else "", self.gain]
+        parts = [f"{rate(speed)} tok/s" if speed is not None else "", self.gain]
         if stats.proposed:
-            said += [
+            parts += [
                 f"{percent(stats.acceptance_rate)} of drafts accepted",
                 f"{stats.tokens_per_round:.1f} tokens per step",
             ]
-        return [*filter(None, said)]
+        return [*filter(None, parts)]
 
     @property
     def gain(self) -> str:
@@ -122,8 +122,8 @@ class StatisticsLine(Figures):
         figures = self.figures
         if figures.context_fill is None:
             return Content("")
-        said = f" {percent(figures.context_fill)} of {figures.context_size:,} tokens"
-        return Content.assemble("context ", *_gauge(figures.context_fill, GAUGE), said)
+        text = f" {percent(figures.context_fill)} of {figures.context_size:,} tokens"
+        return Content.assemble("context ", *_gauge(figures.context_fill, GAUGE), text)
 
 
 class StatisticsPanel(Figures):
@@ -157,8 +157,8 @@ class StatisticsPanel(Figures):
         if stats.proposed:
             yield [(f"{stats.tokens_per_round:.1f}", "bold"), " tokens per step"]
             yield [(percent(stats.acceptance_rate), "bold"), " of drafts accepted"]
-            if said := figures.gain:
-                yield [(said, "$text-success" if said[0].isdigit() else "")]
+            if gain := figures.gain:
+                yield [(gain, "$text-success" if gain[0].isdigit() else "")]
         n_tokens = stats.generated_tokens
         yield [(f"{n_tokens:,} token{'s' * (n_tokens != 1)}, {figures.elapsed_s:.1f} s", "dim")]
 

@@ -1,8 +1,8 @@
-"""Calls of tools on the screen while an answer is generated: the user is asked, and sees which one runs."""
+"""Calls of tools on the screen: the user is asked, sees which one runs, and unfolds its result."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from textwrap import shorten
 
 from textual.app import ComposeResult
@@ -11,13 +11,11 @@ from textual.content import Content
 from textual.widgets import Footer
 
 from edgespec.text.printable import one_line
-from edgespec.tools.results import shown_arguments
+from edgespec.tools.results import ToolResult, shown_arguments
 from edgespec.tools.toolbox import Calling, Decision
-from edgespec.tui.base_app import BaseApp
 from edgespec.tui.dialogs import Dialog
-from edgespec.tui.live_answer import shown
-from edgespec.tui.plain import OptionList, Prose, Vertical, VerticalScroll
-from edgespec.tui.tool_results import CallLine
+from edgespec.tui.lines import Block, Lines, Prose, Text, clickable, cut_off, quoted, shown
+from edgespec.tui.plain import OptionList, Vertical, VerticalScroll
 
 CHOICES: tuple[tuple[Decision, str], ...] = (
     ("once", "Allow once"),
@@ -25,6 +23,7 @@ CHOICES: tuple[tuple[Decision, str], ...] = (
     ("always", "Always allow this tool"),
     ("deny", "Do not allow; the model is told"),
 )
+SHOWN = 48  # characters of the arguments in the line of a call
 
 
 class PermissionScreen(Dialog[Decision]):
@@ -62,33 +61,38 @@ class PermissionScreen(Dialog[Decision]):
         self.dismiss(CHOICES[event.option_index][0])
 
 
-class ToolCalls:
-    """Asks the user of `app` about calls. `stop` stops the answer."""
+class CallLine(Lines):
+    """A call that runs, after the last message."""
 
-    def __init__(self, app: BaseApp, stop: Callable[[], object]) -> None:
-        self._app, self._stop = app, stop
-        self._asked: PermissionScreen | None = None
+    def __init__(self, calling: Calling) -> None:
+        super().__init__(classes="call")
+        self._calling = calling
+        self.tell("▸", "")
 
-    async def show(self, calling: Calling) -> None:
-        """Show the state of a call."""
-        if calling.state == "asking":
-            self._ask(calling)
-        elif calling.state == "running":
-            await self._app.transcript.begin_call(CallLine(calling))
+    def tell(self, frame: str, doing: str) -> None:
+        line = Content.assemble(
+            (f"{frame} ", ""), called(self._calling.tool.label, self._calling.arguments), f"  {doing}"
+        )
+        self.replace(0, [Text(line), Text(Content(""))])
 
-    def close(self) -> None:
-        """Close the question: the answer has ended."""
-        if self._asked is not None and self._asked in self._app.screen_stack:
-            self._asked.dismiss(None)
 
-    def _ask(self, calling: Calling) -> None:
-        self._asked = PermissionScreen(calling)
+def called(label: str, arguments: str) -> Content:
+    """Return a call on one line."""
+    parts = (f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in json.loads(arguments).items())
+    short = one_line(", ".join(parts))
+    short = short if len(short) <= SHOWN else f"{short[: SHOWN - 1]}…"
+    return Content.assemble((one_line(label) or "tool", "bold"), f"({short})")
 
-        def decided(decision: Decision | None) -> None:
-            self._asked = None
-            if decision is None:
-                self._stop()
-            else:
-                calling.decide(decision)
 
-        self._app.push_screen(self._asked, decided)
+def result_blocks(content: str, limit: int, *, is_open: bool) -> list[Block]:
+    """Return the line that unfolds a stored result, and if it is unfolded its arguments and its text up to `limit`."""
+    result = ToolResult.of(content)
+    style = "$text-warning" if result.outcome in ("error", "not run") else "dim"
+    sign = "▾" if is_open else "▸"
+    line = Content.assemble(f"{sign} ", called(result.label, result.arguments), (f"  {result.summary}", style))
+    blocks: list[Block] = [Text(clickable(line, "open"))]
+    if is_open:
+        arguments = shown(result.shown_arguments)
+        blocks += [quoted(arguments), quoted("")] if arguments else []
+        blocks.append(quoted(cut_off(shown(result.text), limit)))
+    return blocks

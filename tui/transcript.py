@@ -18,10 +18,10 @@ from edgespec.chat.answerer import Level
 from edgespec.events import TokenEvent
 from edgespec.history import Piece, Turn
 from edgespec.tui.about_chat import SystemPrompt
-from edgespec.tui.live_answer import legend, shown
-from edgespec.tui.plain import Prose, Static
-from edgespec.tui.tool_results import CallLine
-from edgespec.tui.turn_view import Shared, TurnView
+from edgespec.tui.lines import Prose, shown
+from edgespec.tui.plain import Static
+from edgespec.tui.tool_calls import CallLine
+from edgespec.tui.turn_view import Shared, TurnView, legend
 from edgespec.tui.turn_window import Entry, Note, TurnWindow
 
 

@@ -1,8 +1,8 @@
-"""One message of a chat: its text, its statistics and its actions."""
+"""One message of a chat: its text, also while it streams, its statistics and its actions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import ClassVar
@@ -13,31 +13,24 @@ from textual.events import Key
 from textual.message import Message
 from textual.timer import Timer
 
-from edgespec.chat.attachments import Attachment, without_files
-from edgespec.chat.slash import find
+from edgespec.chat.attachments import Attachment, described, without_files
+from edgespec.chat.commands import find
 from edgespec.core.stats import Stats
+from edgespec.drafters.registry import REGISTRY
 from edgespec.events import TokenEvent
 from edgespec.history import Answer, Piece, Turn
 from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
-from edgespec.text.figures import when
-from edgespec.text.printable import one_line
-from edgespec.text.thinking import split
-from edgespec.tui.lines import Block, Fitting, Lines, Text, clickable
-from edgespec.tui.live_answer import (
-    LiveAnswer,
-    TokenText,
-    count_thought,
-    file_blocks,
-    shown,
-    thought_blocks,
-    thought_length,
-)
-from edgespec.tui.markdown import markdown
-from edgespec.tui.markdown_blocks import Code
+from edgespec.text.figures import clock, when
+from edgespec.text.printable import one_line, printable
+from edgespec.text.thinking import ThinkingStream, split
+from edgespec.tui.lines import Block, Fitting, Lines, Text, clickable, cut_off, quoted, shown
+from edgespec.tui.markdown import Code, GrowingMarkdown, markdown
 from edgespec.tui.statistics import LiveStatistics
-from edgespec.tui.tool_results import result_blocks
+from edgespec.tui.tool_calls import result_blocks
 
+STEP = ("╎", "dim")
+OTHER = "italic $text-success"  # for any other drafter
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
 ROLES = ("user", "assistant", "system", "tool")
@@ -45,6 +38,157 @@ CODE_KEYS = "123456789"
 ANSWERS_NOW = find("answer").key.capitalize()  # the key that ends the reasoning
 LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
 SAFE_LINKS = ("http://", "https://", "mailto:")
+
+
+class TokenText:
+    """The tokens of an answer as lines, also while they stream.
+
+    Each drafter has its own colour and text style (underlined, bold, reversed), so that they can also be distinguished
+    without colours.
+    """
+
+    def __init__(self) -> None:
+        self.sources: set[str] = set()
+        self._n_complete = 0  # lines that are complete
+        self._line: list[tuple[str, str]] = []
+        self._step: int | None = None
+
+    def add(self, pieces: Iterable[Piece]) -> tuple[int, list[Text]]:
+        """Add tokens; return how many of the previous lines stay, and the lines after them."""
+        keep = self._n_complete
+        blocks: list[Text] = []
+        for piece in pieces:
+            style = _style(piece.source) if piece.source else ""
+            if piece.source:
+                self.sources.add(piece.source)
+            if piece.round != self._step:
+                if self._step is not None:
+                    self._line.append(STEP)
+                self._step = piece.round
+            *ended, rest = printable(piece.text.replace("\r\n", "\n")).split("\n")
+            for text in ended:
+                self._line.append((f"{text}↵", style))
+                blocks.append(self._block())
+                self._line.clear()
+                self._n_complete += 1
+            if rest:
+                self._line.append((rest, style))
+        if self._line:
+            blocks.append(self._block())
+        return keep, blocks
+
+    def _block(self) -> Text:
+        return Text(Content.assemble(*self._line))
+
+
+def legend(sources: Sequence[str]) -> Content:
+    """Return the meaning of the marks, with the name of each drafter in its style."""
+    named = [part for source in sources for part in (" · ", (source, _style(source)))][1:]
+    drafted = ["  drafted by ", *named] if named else []
+    return Content.assemble("plain: target model", *drafted, "  ", STEP, " new model step")
+
+
+def _style(source: str) -> str:
+    """The style of a drafter's tokens; an answer of an earlier version may name a drafter that is gone."""
+    return REGISTRY[source].style if source in REGISTRY else OTHER
+
+
+class LiveAnswer:
+    """Collects tokens and returns the blocks that have changed; the complete part of an answer stays as it is."""
+
+    def __init__(self) -> None:
+        self.pieces: list[Piece] = []
+        self._stream = ThinkingStream()
+        self.is_thinking = False
+        self._thought, self._n_thought = "", 0
+        self._thinking_s: tuple[float, float] | None = None  # when the reasoning began, and when its last token arrived
+        self._markdown, self._new_text = GrowingMarkdown(), ""
+        self._answer: list[Block] = []
+        self._tokens, self._n_taken = TokenText(), 0
+        self._shown_as: tuple[object, ...] = ()
+
+    def add(self, events: Iterable[TokenEvent]) -> None:
+        for event in events:
+            if event.id >= 0:
+                self.pieces.append(Piece(event.id, event.text, event.source if event.from_draft else "", event.round))
+            parts = self._stream.push(event.text)
+            for kind, text in parts:
+                self.is_thinking = kind == "thinking"
+                if self.is_thinking:
+                    self._thought += text
+                    now_s = perf_counter()
+                    self._thinking_s = (self._thinking_s or (now_s, now_s))[0], now_s
+                else:
+                    self._new_text += shown(text)
+            self._n_thought += _is_thought(parts)
+
+    @property
+    def sources(self) -> set[str]:
+        """The drafters of the tokens that are shown."""
+        return self._tokens.sources
+
+    def blocks(self, *, as_tokens: bool, opens_thought: bool) -> tuple[int, list[Block]]:
+        """Return how many blocks of the last call stay, and the blocks after them."""
+        if as_tokens:
+            if self._shown_as != (True,):
+                self._tokens, self._n_taken = TokenText(), 0
+            self._shown_as = (True,)
+            new, self._n_taken = self.pieces[self._n_taken :], len(self.pieces)
+            keep, lines = self._tokens.add(new)
+            return keep, list(lines)
+        keep = len(self._answer)
+        if self._new_text:
+            keep, blocks = self._markdown.append(self._new_text)
+            self._answer[keep:] = blocks
+            self._new_text = ""
+        thought: list[Block] = []
+        if self._thought:
+            began_s, last_s = self._thinking_s or (0.0, 0.0)
+            length = thought_length(last_s - began_s, self._n_thought)
+            thought = thought_blocks(self._thought, length, is_open=opens_thought, goes_on=self.is_thinking)
+        shown_as = (False, opens_thought, self.is_thinking, len(thought))
+        if self.is_thinking or shown_as != self._shown_as:
+            self._shown_as = shown_as
+            return 0, [*thought, *self._answer]
+        return len(thought) + keep, self._answer[keep:]
+
+
+def thought_length(seconds: float, n_tokens: int) -> str:
+    """Return the duration and the number of tokens of reasoning, in words."""
+    took = f"{seconds:.0f} s" if seconds < 60 else clock(seconds)
+    return f"{took}, {n_tokens:,} tokens" if seconds >= 1 else f"{n_tokens:,} tokens"
+
+
+def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
+    """Return the line that unfolds the reasoning, and the reasoning if it is unfolded."""
+    title = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
+    blocks: list[Block] = [Text(clickable(Content.styled(title, "italic dim"), "open"), is_text=False)]
+    if is_open:
+        blocks.append(quoted(shown(thought).strip("\n")))
+    return blocks
+
+
+def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int) -> list[Block]:
+    """Return a line for each file of a message, which unfolds it, and up to `limit` characters of the `opened` ones."""
+    blocks: list[Block] = []
+    for index, file in enumerate(files):
+        is_open = index in opened
+        name = f"{'▾' if is_open else '▸'} {one_line(file.name)}"
+        line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim"))
+        blocks.append(Text(clickable(line, f"open_file({index})")))
+        if is_open:
+            blocks.append(quoted(cut_off(shown(file.text), limit)))
+    return blocks
+
+
+def count_thought(pieces: Iterable[Piece]) -> int:
+    """Return how many tokens of an answer are reasoning."""
+    stream = ThinkingStream()
+    return sum(_is_thought(stream.push(piece.text)) for piece in pieces)
+
+
+def _is_thought(parts: Sequence[tuple[str, str]]) -> bool:
+    return any(kind == "thinking" for kind, _ in parts)
 
 
 @dataclass
@@ -200,8 +344,8 @@ class TurnView(Lines, can_focus=True):
         else:
             name = (self._name or name_of(self.turn.answer if self.turn else None)) if role == "assistant" else role
             who, style = shown(name), "bold $text-secondary"
-        said = when(self.turn.created_s).removeprefix("today ") if self.turn else ""
-        head: list[Block] = [Text(Content.assemble((who, style), (f"  {said}" if said else "", "dim")))]
+        time = when(self.turn.created_s).removeprefix("today ") if self.turn else ""
+        head: list[Block] = [Text(Content.assemble((who, style), (f"  {time}" if time else "", "dim")))]
         key, n_left = self._chat.first_sent
         if not n_left or self.turn is None or self.turn.key != key:
             return head
@@ -342,8 +486,8 @@ def foot_of(answer: Answer | None) -> list[Block]:
     if answer.end:
         hint = "; /continue resumes" if answer.finish_reason == "interrupted" else ""
         lines.append(Text(Content(f"■ {answer.end}{hint}"), style="$text-warning", is_text=False))
-    if said := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
-        lines.append(Fitting(tuple(said)))
+    if figures := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
+        lines.append(Fitting(tuple(figures)))
     return lines
 
 

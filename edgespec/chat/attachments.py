@@ -1,29 +1,40 @@
-"""Files attached to a message: reading them, adding their text to the message, and finding them in it again."""
+"""Files attached to a message: reading them, adding their text to the message, and finding them in it again.
+
+Images are kept as files, named in messages by the hash of their content, and deleted with the chats.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.images import BLOCK, keep
 from edgespec.chat.paths import named_files, shown_name
 from edgespec.documents.document import HEADER, Document, Span, block_of
 from edgespec.documents.files import read_bytes
 from edgespec.documents.reader import Said, from_text, read_file, reader, unit_of
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, told_as
 from edgespec.files.images import MOST_BYTES as MOST_IMAGE_BYTES
-from edgespec.files.images import has_image_name, is_image
+from edgespec.files.images import has_image_name, is_image, size_of_image
+from edgespec.files.paths import data_dir, write_whole
+from edgespec.history import Store
 from edgespec.models.names.model_names import short_spec
 from edgespec.processes.child import NotWaitedForError
+from edgespec.settings import Image, Message
 from edgespec.text.figures import size_of
 from edgespec.text.printable import one_line
 
 MOST_BYTES = 16 << 20  # all files of a message together
 STDIN = "stdin"
+SCHEME = "](edgespec:"
+IMAGE = re.compile(
+    r"!\[(?P<name>[^\]\n]{1,1000}), (?P<size>\d+x\d+)" + re.escape(SCHEME) + r"(?P<digest>[0-9a-f]{64})\)"
+)
 
 Read = tuple[list["Attachment"], list[str]]
 """The files that were read, and why others were left out."""
@@ -64,9 +75,9 @@ def attachment(name: str, data: bytes) -> Attachment:
 
 
 def _image(name: str, data: bytes, path: Path | None = None) -> Attachment:
-    mark = keep(name, data)
-    found = BLOCK.fullmatch(mark)
-    return Attachment(name, "", found["size"] if found else "", path, mark)
+    mark = keep_image(name, data)
+    match = IMAGE.fullmatch(mark)
+    return Attachment(name, "", match["size"] if match else "", path, mark)
 
 
 def attach(attached: Sequence[Attachment], names: str) -> Read:
@@ -159,16 +170,67 @@ def with_files(files: Sequence[Attachment], text: str) -> str:
 def without_files(content: str) -> tuple[list[Attachment], str]:
     """Return the files at the beginning of a message that `with_files` made, and the rest of its text."""
     files: list[Attachment] = []
-    while image := BLOCK.match(content):
+    while image := IMAGE.match(content):
         files.append(Attachment(image["name"], "", image["size"], mark=image[0]))
         content = content[image.end() :].removeprefix("\n\n")
-    while found := HEADER.match(content):
-        name, fence = found["name"], found["fence"]
-        end = content.find(f"\n{fence}", found.end() - 1)
+    while header := HEADER.match(content):
+        name, fence = header["name"], header["fence"]
+        end = content.find(f"\n{fence}", header.end() - 1)
         after = end + 1 + len(fence)
         is_file = name == STDIN or "." in name or "/" in name
         if not is_file or end < 0 or content[after : after + 2] not in ("", "\n\n"):
             break
-        files.append(Attachment(name, content[found.end() : end], found["about"] or ""))
+        files.append(Attachment(name, content[header.end() : end], header["about"] or ""))
         content = content[after + 2 :]
     return files, content
+
+
+# --- images -----------------------------------------------------------------------------------------------------
+
+
+def kept_file(digest: str) -> Path:
+    """Return where the image with this hash is kept."""
+    return data_dir() / "images" / digest
+
+
+def keep_image(name: str, data: bytes) -> str:
+    """Keep an image for the chats of this user, and return the text that stands for it in a message. Raises
+    UsageError."""
+    size, digest = size_of_image(data, name), sha256(data).hexdigest()
+    file = kept_file(digest)
+    with told_as(UsageError, f"{name} cannot be kept with the chat"):
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not file.exists():
+            write_whole(file, data)
+    return f"![{name.replace(']', ')')}, {size}{SCHEME}{digest})"
+
+
+def with_images(role: str, content: str) -> Message:
+    """Return a message with the images that its content names, which only those of the user have. An image whose file
+    was deleted is described instead."""
+    images, parts, start = list[Image](), list[str](), 0
+    for match in IMAGE.finditer(content) if role == "user" else ():
+        parts.append(content[start : match.start()])
+        start = match.end() + 2 * content.startswith("\n\n", match.end())
+        try:
+            data = kept_file(match["digest"]).read_bytes()
+        except OSError:
+            parts.append(f"[{match['name']}, an image that was deleted]\n\n")
+            continue
+        images.append(Image(data, sum(map(len, parts)), match["name"]))
+    return Message(role, "".join([*parts, content[start:]]), images=tuple(images))
+
+
+def delete_chats(store: Store, chats: Sequence[str]) -> int:
+    """Delete chats, and their images unless a message of another chat has them. Returns the number of deleted chats.
+    Raises StoreError."""
+    images = _digests(content for chat in chats for content in store.contents_with(SCHEME, chat))
+    n_deleted = store.remove(chats)
+    for digest in images and images - _digests(store.contents_with(SCHEME)):
+        with suppress(OSError):
+            kept_file(digest).unlink()
+    return n_deleted
+
+
+def _digests(contents: Iterable[str]) -> set[str]:
+    return {match["digest"] for content in contents for match in IMAGE.finditer(content)}

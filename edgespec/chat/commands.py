@@ -1,27 +1,26 @@
-"""The commands of a chat, for the plain terminal and the screen."""
+"""The commands of a chat. The table `COMMANDS` is what runs, completes, lists and explains them, on all front ends."""
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import count
-from typing import Any
+from textwrap import shorten
 
-from edgespec.chat.attachments import Read, attachment, described, joined, read_named, without_files
+from edgespec.chat import store_commands as store
+from edgespec.chat.attachments import read_named, without_files
 from edgespec.chat.comparing import Comparison, sides_and_text
+from edgespec.chat.controls import Controls, index_of
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import differing
+from edgespec.chat.session import Session
 from edgespec.chat.settings import SETTINGS, setting
-from edgespec.chat.slash import COMMANDS, find, name_and_argument
-from edgespec.chat.store_commands import StoreCommands
-from edgespec.chat.tool_commands import ToolCommands
 from edgespec.core.stats import Stats
-from edgespec.errors import UsageError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.config_file import change_settings
 from edgespec.gguf_file.model_check import check_model
-from edgespec.history import Turn
 from edgespec.models.hub.downloadable import Absent, absent_models
 from edgespec.models.names.local import LocalModel, local_models
 from edgespec.models.names.published_heads import KnownHead
@@ -33,329 +32,218 @@ from edgespec.text.code_blocks import CodeBlock, code_blocks
 from edgespec.text.figures import counted, percent, size_of
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import is_open, split, without_thinking
+from edgespec.tools.config import default_file
 from edgespec.tools.results import ToolResult
+from edgespec.tools.server import Server
 
 HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL a draft model"
+TOOLS_HOW_TO = "/tools ask NAME takes a permission back, /tools off and on, /tools restart starts the servers again"
+PERMISSIONS = {"always": "allowed always", "chat": "allowed in this chat", None: "asks first"}
+DESCRIPTION = 70  # characters of the description of a tool
 
 
-class Commands(ToolCommands, StoreCommands):
-    """Runs commands on a session for a front end. A command that fails raises EdgespecError.
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A chat command. `function` gets what follows the name, and may yield lines to show.
 
-    A command is a method `do_NAME`, which may yield lines to show. `compared` is the last comparison.
+    On the screen, `key` runs it without arguments. If it `waits`, an answer must end first. `arguments` returns what
+    may follow the name, for completion.
     """
 
-    compared: Comparison | None = None
+    name: str
+    usage: str
+    help: str
+    function: Callable[[Controls, str], Iterable[str] | None]
+    key: str = ""
+    aliases: tuple[str, ...] = ()
+    waits: bool = False
+    arguments: Callable[[Session], Iterable[str]] = lambda session: ()
 
-    def run(self, line: str) -> None:
-        """Run a line that begins with a slash."""
-        name, argument = name_and_argument(line)
-        lines = getattr(self, f"do_{find(name).name}")(argument)
-        if said := "\n".join(lines or ()):
-            self.front.say(said)
+    @property
+    def title(self) -> str:
+        return f"/{self.name} {self.usage}".rstrip()
 
-    # --- the model ------------------------------------------------------------------------------------------------
-
-    def do_model(self, spec: str) -> Iterator[str]:
-        """`/model`: show the model; `/model MODEL`: load another one; `/model save`: use it in new chats, too."""
-        session, info = self.session, self.session.model.info
-        if spec == "save":
-            yield self._save_model()
-            return
-        if spec:
-            self.front.load(replace(session.load_settings.for_model(spec), draft_model=None))
-            return
-        where = f" of {session.model.server}" if session.model.server else ""
-        yield f"model {session.load_settings.model}{where}" + ("" if session.engine else " (not loaded)")
-        if info.model:
-            yield f"{info.description}, context of {info.ctx_size:,} tokens"
-            yield f"draft model {info.draft_model or 'none'}"
-            yield f"drafters: {', '.join(info.drafters) or 'none'}, draft length (pace): {info.pace}"
-
-    def _save_model(self) -> str:
-        """Make the loaded model the default, with its draft model and drafters. Raises UsageError."""
-        session = self.session
-        if session.model.server:
-            raise UsageError("a model of a server cannot be the default", hint="--server and -m choose it at the start")
-        session.model.needed()
-        names, settings = session.model.as_json(), session.load_settings
-        spec_type = settings.spec_type if settings.spec_type != LoadSettings("").spec_type else None
-        changes = {"model": names["model"], "draft-model": names["draft_model"], "spec-type": spec_type}
-        return f"new chats use {settings.model}: saved in {change_settings(changes)}"
-
-    def do_models(self, words: str) -> Iterator[str]:
-        """`/models`: models here, and how they would work as drafts; `/models WORDS`: also those of the catalogue."""
-        session = self.session
-        spec = session.load_settings.model
-        if server := session.model.server:
-            yield f"models of {server}:"
-            yield from (f"{'*' if name == spec else ' '} {name}" for name in session.model.info.models)
-            yield "/model MODEL chooses one"
-        elif words:
-            lines = [*_all_here(list(local_models())), *map(_absent, absent_models())]
-            yield from (line for line in lines if all(word in line.lower() for word in words.lower().split()))
-            yield HOW_TO
-        else:
-            yield from models_and_drafts(spec)
-
-    def do_draft(self, spec: str) -> Iterator[str]:
-        if not spec:
-            yield f"draft model {self.session.model.info.draft_model or 'none'}"
-        elif self.session.model.server:
-            raise UsageError("the server chooses the draft model")
-        else:
-            self.front.load(drafting_with(self.session.load_settings, None if spec == "auto" else spec))
-
-    def do_restart(self, number: str) -> None:
-        """`/restart`: load the model again as it was; `/restart N`: after a failure, load with other settings."""
-        offers = self.session.model.remedies()
-        self.front.load(offers[_number(number, len(offers))].settings if number else self.session.model.wanted)
-
-    def remedies(self) -> str:
-        """Return what `/restart` can do after a failure, as a list."""
-        offers = self.session.model.remedies()
-        lines = [f"{place}  {offer.label}" for place, offer in enumerate(offers, 1)]
-        return "\n".join([*lines, "/restart N loads with these settings, /restart with those of before"])
-
-    def do_system(self, text: str) -> Iterator[str]:
-        session = self.session
-        if not text:
-            yield f"system prompt: {session.system}" if session.system else "no system prompt"
-            yield "/system TEXT sets it for this chat, /system none removes it"
-            return
-        session.set_system("" if text == "none" else text)
-        later = " from the next answer on; the whole chat is processed again once" if session.turns else ""
-        yield f"system prompt {'set' if session.system else 'removed'}{later}"
-
-    def do_set(self, argument: str) -> Iterator[str]:
-        """`/set`: list; `/set NAME`, `/set NAME VALUE`: show, change; `/set save`: use these settings in new chats."""
-        session = self.session
-        if argument == "save":
-            yield self._save_settings()
-            return
-        name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
-        if not name:
-            width = max(len(item.name) for item in SETTINGS)
-            yield from (f"{item.name:{width}}  {item.show(session.settings)}" for item in SETTINGS)
-            return
-        item, before = setting(name), session.settings
-        if text:
-            session.change({item.name: text})
-        yield f"{item.name} {item.show(session.settings)}" + ("" if text else f": {item.help}")
-        for other in SETTINGS:
-            if other is not item and other.value(before) != other.value(session.settings):
-                yield f"{other.name} {other.show(session.settings)}, replaced by this setting"
-
-    def _save_settings(self) -> str:
-        """Make the settings of this chat the defaults. Raises UsageError."""
-        session = self.session
-        saved = differing(session.settings, own_settings(session.load_settings.model))
-        changes: dict[str, Any] = {}
-        for item in SETTINGS:
-            value = item.value(session.settings)
-            if item.name in saved:
-                changes[item.name] = list(value) if isinstance(value, tuple) else value
-            elif item.group != "drafting":  # without a value here, the file's own value was used to load the model
-                changes[item.name] = None
-        said = ", ".join(f"{name} {one_line(text)}" for name, text in saved.items()) or "the defaults of the model"
-        return f"new chats use {said}: saved in {change_settings(changes)}"
-
-    def do_stats(self, _: str) -> Iterator[str]:
-        session = self.session
-        if not session.last_answer.stats.get("timings"):
-            raise UsageError("there is no answer in this chat yet")
-        stats = Stats.from_json(session.last_answer.stats)
-        speed = f"{stats.tokens_per_s:.1f} tokens/s, " if stats.generated_tokens > 1 else ""
-        cached = f"{stats.cached_tokens:,} from the KV cache"
-        yield f"prompt {stats.prompt_tokens:,} tokens, {cached}, {stats.prompt_s:.2f} s"
-        yield f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s"
-        yield f"context {session.used:,} of {session.context_size:,} tokens"
-        if stats.proposed:
-            accepted = f"{stats.accepted:,} of {stats.proposed:,} draft tokens accepted"
-            yield f"{accepted} ({percent(stats.acceptance_rate)}), {stats.tokens_per_round:.2f} tokens per step"
-        for name, counts in stats.by_source.items():
-            if counts.proposed:
-                yield f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
-        for verdict in session.verdicts():
-            what = "backed off" if verdict.rests else "active"
-            gain, cost = f"{verdict.gain:.2g} expected tokens per draft", f"cost {verdict.cost:.2g} of a pass"
-            yield f"{verdict.drafter}: {what} ({gain}, {cost})"
-
-    def do_thought(self, _: str) -> Iterator[str]:
-        thought = [text for kind, text in split(self._last_answer().content) if kind == "thinking"]
-        yield "".join(thought) or "the last answer has no reasoning"
-
-    def do_answer(self, _: str) -> None:
-        """`/answer`: end the reasoning of an answer that was stopped; the screen ends that of a running one."""
-        if not is_open(self._last_answer().content):
-            raise UsageError("the last answer does not end in its reasoning")
-        self.front.answer(partial(self.session.go_on, ends_reasoning=True))
-
-    def do_compare(self, argument: str) -> None:
-        """`/compare`: two answers to the last message; `sides_and_text` explains the other forms."""
-        self.session.model.needed()
-        sides, text = sides_and_text(self.session, argument)
-        if not text and not self.session.turns:
-            raise UsageError("there is no message to compare answers to", hint="/compare PROMPT")
-        self.compare(Comparison(self.session, sides, text))
-
-    def compare(self, comparison: Comparison) -> None:
-        self.compared = comparison
-        self.front.compare(comparison)
-
-    def do_keep(self, number: str) -> None:
-        if self.compared is None:
-            raise UsageError("there are no compared answers", hint="run /compare first")
-        self.compared.keep(_number(number, len(self.compared.lanes)))
-        self.front.redraw()
-
-    def do_tokens(self, _: str) -> None:
-        self.front.show_tokens()
-
-    # --- attached files -------------------------------------------------------------------------------------------
-
-    def do_file(self, argument: str) -> None:
-        """`/file`: list attachments; `/file PATH...`: attach; `/file none`, `/file none N`: remove all, or number N."""
-        word, _, number = argument.partition(" ")
-        session = self.session
-        if word == "none":
-            session.detach(number.strip())
-        elif argument:
-            self.front.read(partial(read_named, argument), self.attach)
-            return
-        elif not session.attached:
-            hint = "/file PATH... attaches files: report.pdf 1-20, src/*.py, 'my notes.txt', a folder"
-            raise UsageError("nothing is attached", hint=hint)
-        self.front.show_files()
-
-    def attach(self, read: Read) -> None:
-        """Attach files that were read. Raises UsageError."""
-        added, left_out = read
-        self.session.attached = joined(self.session.attached, added)
-        if left_out:
-            self.front.say("\n".join(["not attached:", *left_out]), "warning")
-        self.front.show_files()
-
-    def attach_text(self, text: str) -> None:
-        """Attach a pasted text as a new file. Raises UsageError."""
-        attached = self.session.attached
-        names = {file.name for file in attached}
-        name = next(name for number in count(1) if (name := f"pasted-{number}.txt") not in names)
-        self.attach(([attachment(name, text.encode("utf-8", "replace"))], []))
-
-    def files(self) -> str:
-        """Return the attachments with sizes and token counts."""
-        session, files = self.session, self.session.attached
-        if not files:
-            return "nothing is attached"
-        lines = [
-            f"{n:3}  {file.name}  ({described([file], session.counts.count(file))})" for n, file in enumerate(files, 1)
-        ]
-        total = f"{counted(len(files), 'file')}, {described(files, session.counts.total(files))}"
-        ends = [f"{total}, for your next message; /file none removes", session.trouble()]
-        return "\n".join(filter(None, [*lines, *ends]))
-
-    # --- the conversation -----------------------------------------------------------------------------------------
-
-    def do_regen(self, number: str) -> None:
-        index = _number(number, len(self.session.turns)) if number else None
-        self.front.answer(lambda cancel: self.session.regenerate(cancel, index))
-
-    def do_continue(self, _: str) -> None:
-        self.front.answer(self.session.go_on)
-
-    def do_edit(self, argument: str) -> None:
-        """`/edit`, `/edit N`: put a message into the input field; `/edit TEXT`, `/edit N TEXT`: replace it."""
-        session = self.session
-        first, _, rest = argument.partition(" ")
-        if first.isdigit():
-            index, text = _number(first, len(session.turns)), rest.strip()
-        else:
-            users = [index for index, turn in enumerate(session.turns) if turn.role == "user"]
-            if not users:
-                raise UsageError("there is nothing to edit yet")
-            index, text = users[-1], argument
-        if not text:
-            self.front.put(f"/edit {index + 1} {without_files(session.turns[index].content)[1]}")
-        elif session.turns[index].role == "user":
-            self.front.answer(lambda cancel: session.edit(index, text, cancel))
-        else:
-            session.edit(index, text)
-            self.front.redraw()
-
-    def do_editor(self, _: str) -> None:
-        self.front.open_editor()
-
-    def do_undo(self, _: str) -> None:
-        text = self.session.undo()
-        self.front.redraw()
-        self.front.put(text)
-
-    def do_fork(self, _: str) -> Iterator[str]:
-        chat = self.session.fork()
-        self.front.redraw()
-        yield f"continuing in the new chat {chat}; the old one is unchanged"
-
-    def do_branches(self, number: str) -> Iterator[str]:
-        branches = self.session.branches()
-        if number:
-            self.session.switch(branches[_number(number, len(branches))].leaf)
-            self.front.redraw()
-            return
-        if not branches:
-            raise UsageError("this conversation has no branches yet")
-        for place, branch in enumerate(branches, 1):
-            yield f"{'*' if branch.is_current else ' '} {place}  {branch.n_turns} messages  {branch.preview}"
-        yield "/branches N switches to one"
-
-    def do_copy(self, what: str) -> None:
-        """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
-        word, _, number = what.partition(" ")
-        turns = self.session.turns
-        if word == "code":
-            self.front.copy(self._code_block(number.strip()).code)
-        else:
-            turn = turns[_number(what, len(turns))] if what else self._last_answer()
-            is_result = turn.role == "tool"
-            self.front.copy(ToolResult.of(turn.content).text if is_result else without_thinking(turn.said))
-
-    def do_save(self, what: str) -> None:
-        """`/save`, `/save N`, `/save FILE`, `/save N FILE`: save a code block of the last answer."""
-        number, _, name = what.partition(" ") if what.partition(" ")[0].isdecimal() else ("", "", what)
-        self.save_code(self._code_block(number), name.strip())
-
-    def save_code(self, block: CodeBlock, name: str = "") -> None:
-        """Write code to a new file, by default in the current folder. Raises UsageError."""
-        self.write("save", name, "code", block.suffix, block.code + "\n")
-
-    def _code_block(self, number: str) -> CodeBlock:
-        """Return a code block of the last answer, by default the last one. Raises UsageError."""
-        if not (blocks := code_blocks(without_thinking(self._last_answer().content))):
-            raise UsageError("the last answer has no code block")
-        return blocks[_number(number, len(blocks)) if number else -1]
-
-    def _last_answer(self) -> Turn:
-        for turn in reversed(self.session.turns):
-            if turn.role == "assistant":
-                return turn
-        raise UsageError("the answer is not finished" if self.session.is_answering else "there is no answer yet")
-
-    def do_help(self, name: str) -> Iterator[str]:
-        if name:
-            command = find(name.removeprefix("/"))
-            yield from (command.title, command.help)
-            return
-        width = max(len(command.title) for command in COMMANDS)
-        yield from (f"{command.title:{width}}  {command.help}" for command in COMMANDS)
-
-    def do_bye(self, _: str) -> None:
-        self.front.leave()
+    def run(self, controls: Controls, argument: str = "") -> None:
+        """Run the command, and show its lines. Raises EdgespecError."""
+        if text := "\n".join(self.function(controls, argument) or ()):
+            controls.front.say(text)
 
 
-def _number(text: str, most: int) -> int:
-    """Return the index, from 0, for a number from 1 to `most`. Raises UsageError."""
-    if not text.isdecimal() or not 1 <= int(text) <= most:
-        raise UsageError(f"choose a number from 1 to {most}" if most else "there is nothing to choose from")
-    return int(text) - 1
+def run_line(controls: Controls, line: str) -> None:
+    """Run a line that begins with a slash. Raises EdgespecError."""
+    name, argument = name_and_argument(line)
+    find(name).run(controls, argument)
+
+
+def completions(session: Session, line: str) -> list[str]:
+    """Return the lines that begin with this one: names of commands, or a command with one of its arguments."""
+    if not is_command(line):
+        return []
+    name, space, argument = line.removeprefix("/").partition(" ")
+    if not space:
+        return [f"/{command.name}" for command in COMMANDS if command.name.startswith(name)]
+    command = next((command for command in COMMANDS if command.name == name), None)
+    try:
+        offers = command.arguments(session) if command is not None else ()
+        return [f"/{name} {offer}" for offer in offers if offer.startswith(argument)]
+    except EdgespecError:
+        return []
+
+
+def is_command(text: str) -> bool:
+    """Return whether a line is a command. Two slashes begin a message that begins with a slash."""
+    return text.startswith("/") and not text.startswith("//")
+
+
+def name_and_argument(line: str) -> tuple[str, str]:
+    """Split a line that begins with a slash; the name ends with a space or a newline."""
+    name, *argument = re.split(r"\s+", line.strip().removeprefix("/"), maxsplit=1)
+    return name, "".join(argument)
+
+
+def find(name: str) -> Command:
+    """Return the command with this name, or the only one that begins with it. Raises UsageError."""
+    name = name.lower()
+    for command in COMMANDS:
+        if name in (command.name, *command.aliases):
+            return command
+    matches = [command for command in COMMANDS if name and command.name.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    near = [c.name for c in matches] or difflib.get_close_matches(name, [c.name for c in COMMANDS], n=1)
+    hint = "did you mean " + " or ".join(f"/{other}" for other in near) + "?" if near else "/help lists the commands"
+    raise UsageError(f"there is no command /{name}", hint=hint)
+
+
+# --- the model and its settings -------------------------------------------------------------------------------------
+
+
+def _model(controls: Controls, spec: str) -> Iterator[str]:
+    """`/model`: show the model; `/model MODEL`: load another one; `/model save`: use it in new chats, too."""
+    session, info = controls.session, controls.session.model.info
+    if spec == "save":
+        yield _save_model(controls)
+        return
+    if spec:
+        controls.front.load(replace(session.load_settings.for_model(spec), draft_model=None))
+        return
+    where = f" of {session.model.server}" if session.model.server else ""
+    yield f"model {session.load_settings.model}{where}" + ("" if session.model.engine else " (not loaded)")
+    if info.model:
+        yield f"{info.description}, context of {info.ctx_size:,} tokens"
+        yield f"draft model {info.draft_model or 'none'}"
+        yield f"drafters: {', '.join(info.drafters) or 'none'}, draft length (pace): {info.pace}"
+
+
+def _save_model(controls: Controls) -> str:
+    """Make the loaded model the default, with its draft model and drafters. Raises UsageError."""
+    session = controls.session
+    if session.model.server:
+        raise UsageError("a model of a server cannot be the default", hint="--server and -m choose it at the start")
+    session.model.needed()
+    names, settings = session.model.as_json(), session.load_settings
+    spec_type = settings.spec_type if settings.spec_type != LoadSettings("").spec_type else None
+    changes = {"model": names["model"], "draft-model": names["draft_model"], "spec-type": spec_type}
+    return f"new chats use {settings.model}: saved in {change_settings(changes)}"
+
+
+def _models(controls: Controls, words: str) -> Iterator[str]:
+    """`/models`: models here, and how they would work as drafts; `/models WORDS`: also those of the catalogue."""
+    session = controls.session
+    spec = session.load_settings.model
+    if server := session.model.server:
+        yield f"models of {server}:"
+        yield from (f"{'*' if name == spec else ' '} {name}" for name in session.model.info.models)
+        yield "/model MODEL chooses one"
+    elif words:
+        lines = [*_all_here(list(local_models())), *map(_absent, absent_models())]
+        yield from (line for line in lines if all(word in line.lower() for word in words.lower().split()))
+        yield HOW_TO
+    else:
+        yield from models_and_drafts(spec)
+
+
+def _draft(controls: Controls, spec: str) -> Iterator[str]:
+    if not spec:
+        yield f"draft model {controls.session.model.info.draft_model or 'none'}"
+    elif controls.session.model.server:
+        raise UsageError("the server chooses the draft model")
+    else:
+        controls.front.load(drafting_with(controls.session.load_settings, None if spec == "auto" else spec))
+
+
+def _restart(controls: Controls, number: str) -> None:
+    """`/restart`: load the model again as it was; `/restart N`: after a failure, load with other settings."""
+    offers = controls.session.model.remedies()
+    controls.front.load(offers[index_of(number, len(offers))].settings if number else controls.session.model.wanted)
+
+
+def _system(controls: Controls, text: str) -> Iterator[str]:
+    session = controls.session
+    if not text:
+        yield f"system prompt: {session.chat.system}" if session.chat.system else "no system prompt"
+        yield "/system TEXT sets it for this chat, /system none removes it"
+        return
+    session.chat.set_system("" if text == "none" else text)
+    later = " from the next answer on; the whole chat is processed again once" if session.chat.turns else ""
+    yield f"system prompt {'set' if session.chat.system else 'removed'}{later}"
+
+
+def _set(controls: Controls, argument: str) -> Iterator[str]:
+    """`/set`: list; `/set NAME`, `/set NAME VALUE`: show, change; `/set save`: use these settings in new chats."""
+    session = controls.session
+    if argument == "save":
+        yield _save_settings(controls)
+        return
+    name, _, text = re.sub(r"^([\w-]+)=", r"\1 ", argument).partition(" ")
+    if not name:
+        width = max(len(item.name) for item in SETTINGS)
+        yield from (f"{item.name:{width}}  {item.show(session.chat.settings)}" for item in SETTINGS)
+        return
+    item, before = setting(name), session.chat.settings
+    if text:
+        session.chat.change({item.name: text})
+    yield f"{item.name} {item.show(session.chat.settings)}" + ("" if text else f": {item.help}")
+    for other in SETTINGS:
+        if other is not item and other.value(before) != other.value(session.chat.settings):
+            yield f"{other.name} {other.show(session.chat.settings)}, replaced by this setting"
+
+
+def _save_settings(controls: Controls) -> str:
+    """Make the settings of this chat the defaults. Raises UsageError."""
+    session = controls.session
+    saved = differing(session.chat.settings, own_settings(session.load_settings.model))
+    changes: dict[str, object] = {}
+    for item in SETTINGS:
+        value = item.value(session.chat.settings)
+        if item.name in saved:
+            changes[item.name] = list(value) if isinstance(value, tuple) else value
+        elif item.group != "drafting":  # without a value here, the file's own value was used to load the model
+            changes[item.name] = None
+    summary = ", ".join(f"{name} {one_line(text)}" for name, text in saved.items()) or "the defaults of the model"
+    return f"new chats use {summary}: saved in {change_settings(changes)}"
+
+
+def _stats(controls: Controls, _: str) -> Iterator[str]:
+    session = controls.session
+    if not session.chat.last_answer.stats.get("timings"):
+        raise UsageError("there is no answer in this chat yet")
+    stats = Stats.from_json(session.chat.last_answer.stats)
+    speed = f"{stats.tokens_per_s:.1f} tokens/s, " if stats.generated_tokens > 1 else ""
+    cached = f"{stats.cached_tokens:,} from the KV cache"
+    yield f"prompt {stats.prompt_tokens:,} tokens, {cached}, {stats.prompt_s:.2f} s"
+    yield f"answer {stats.generated_tokens:,} tokens, {speed}{stats.generation_s:.2f} s"
+    yield f"context {session.chat.used:,} of {session.chat.context_size:,} tokens"
+    if stats.proposed:
+        accepted = f"{stats.accepted:,} of {stats.proposed:,} draft tokens accepted"
+        yield f"{accepted} ({percent(stats.acceptance_rate)}), {stats.tokens_per_round:.2f} tokens per step"
+    for name, counts in stats.by_source.items():
+        if counts.proposed:
+            yield f"  {name}: {counts.accepted:,} of {counts.proposed:,}"
+    for verdict in session.verdicts():
+        what = "backed off" if verdict.rests else "active"
+        gain, cost = f"{verdict.gain:.2g} expected tokens per draft", f"cost {verdict.cost:.2g} of a pass"
+        yield f"{verdict.drafter}: {what} ({gain}, {cost})"
 
 
 def models_and_drafts(spec: str) -> list[str]:
@@ -394,3 +282,256 @@ def _here(model: LocalModel, head: KnownHead | None) -> str:
 
 def _absent(model: Absent) -> str:
     return f"{model.spec}  {', '.join(model.facts)}, to download"
+
+
+# --- the conversation -----------------------------------------------------------------------------------------------
+
+
+def _regen(controls: Controls, number: str) -> None:
+    index = index_of(number, len(controls.session.chat.turns)) if number else None
+    controls.front.answer(lambda cancel: controls.session.regenerate(cancel, index))
+
+
+def _edit(controls: Controls, argument: str) -> None:
+    """`/edit`, `/edit N`: put a message into the input field; `/edit TEXT`, `/edit N TEXT`: replace it."""
+    session = controls.session
+    first, _, rest = argument.partition(" ")
+    if first.isdigit():
+        index, text = index_of(first, len(session.chat.turns)), rest.strip()
+    else:
+        users = [index for index, turn in enumerate(session.chat.turns) if turn.role == "user"]
+        if not users:
+            raise UsageError("there is nothing to edit yet")
+        index, text = users[-1], argument
+    if not text:
+        controls.front.put(f"/edit {index + 1} {without_files(session.chat.turns[index].content)[1]}")
+    elif session.chat.turns[index].role == "user":
+        controls.front.answer(lambda cancel: session.edit(index, text, cancel))
+    else:
+        session.edit(index, text)
+        controls.front.redraw()
+
+
+def _undo(controls: Controls, _: str) -> None:
+    text = controls.session.chat.undo()
+    controls.front.redraw()
+    controls.front.put(text)
+
+
+def _fork(controls: Controls, _: str) -> Iterator[str]:
+    chat = controls.session.chat.fork()
+    controls.front.redraw()
+    yield f"continuing in the new chat {chat}; the old one is unchanged"
+
+
+def _branches(controls: Controls, number: str) -> Iterator[str]:
+    branches = controls.session.chat.branches()
+    if number:
+        controls.session.chat.switch(branches[index_of(number, len(branches))].leaf)
+        controls.front.redraw()
+        return
+    if not branches:
+        raise UsageError("this conversation has no branches yet")
+    for place, branch in enumerate(branches, 1):
+        yield f"{'*' if branch.is_current else ' '} {place}  {branch.n_turns} messages  {branch.preview}"
+    yield "/branches N switches to one"
+
+
+def _copy(controls: Controls, what: str) -> None:
+    """`/copy`: the last answer; `/copy N`: message N; `/copy code`: the last code block of the last answer."""
+    word, _, number = what.partition(" ")
+    turns = controls.session.chat.turns
+    if word == "code":
+        controls.front.copy(_code_block(controls, number.strip()).code)
+    else:
+        turn = turns[index_of(what, len(turns))] if what else controls.last_answer()
+        is_result = turn.role == "tool"
+        controls.front.copy(ToolResult.of(turn.content).text if is_result else without_thinking(turn.said))
+
+
+def _save(controls: Controls, what: str) -> None:
+    """`/save`, `/save N`, `/save FILE`, `/save N FILE`: save a code block of the last answer."""
+    number, _, name = what.partition(" ") if what.partition(" ")[0].isdecimal() else ("", "", what)
+    controls.save_code(_code_block(controls, number), name.strip())
+
+
+def _code_block(controls: Controls, number: str) -> CodeBlock:
+    """Return a code block of the last answer, by default the last one. Raises UsageError."""
+    if not (blocks := code_blocks(without_thinking(controls.last_answer().content))):
+        raise UsageError("the last answer has no code block")
+    return blocks[index_of(number, len(blocks)) if number else -1]
+
+
+def _file(controls: Controls, argument: str) -> None:
+    """`/file`: list attachments; `/file PATH...`: attach; `/file none`, `/file none N`: remove all, or number N."""
+    word, _, number = argument.partition(" ")
+    session = controls.session
+    if word == "none":
+        session.chat.detach(number.strip())
+    elif argument:
+        controls.front.read(partial(read_named, argument), controls.attach)
+        return
+    elif not session.chat.attached:
+        hint = "/file PATH... attaches files: report.pdf 1-20, src/*.py, 'my notes.txt', a folder"
+        raise UsageError("nothing is attached", hint=hint)
+    controls.front.show_files()
+
+
+def _thought(controls: Controls, _: str) -> Iterator[str]:
+    reasoning = [text for kind, text in split(controls.last_answer().content) if kind == "thinking"]
+    yield "".join(reasoning) or "the last answer has no reasoning"
+
+
+def _answer(controls: Controls, _: str) -> None:
+    """`/answer`: end the reasoning of an answer that was stopped; the screen ends that of a running one."""
+    if not is_open(controls.last_answer().content):
+        raise UsageError("the last answer does not end in its reasoning")
+    controls.front.answer(partial(controls.session.go_on, ends_reasoning=True))
+
+
+def _compare(controls: Controls, argument: str) -> None:
+    """`/compare`: two answers to the last message; `sides_and_text` explains the other forms."""
+    controls.session.model.needed()
+    sides, text = sides_and_text(controls.session, argument)
+    if not text and not controls.session.chat.turns:
+        raise UsageError("there is no message to compare answers to", hint="/compare PROMPT")
+    controls.compare(Comparison(controls.session, sides, text))
+
+
+def _keep(controls: Controls, number: str) -> None:
+    if controls.compared is None:
+        raise UsageError("there are no compared answers", hint="run /compare first")
+    controls.compared.keep(index_of(number, len(controls.compared.lanes)))
+    controls.front.redraw()
+
+
+# --- tools ----------------------------------------------------------------------------------------------------------
+
+
+def _tools(controls: Controls, argument: str) -> Iterator[str]:
+    """`/tools`: list servers and tools; `/tools ask NAME`, `/tools on`, `/tools off`, `/tools restart`."""
+    session, toolbox = controls.session, controls.session.tools.toolbox
+    word, _, name = argument.partition(" ")
+    if not toolbox.servers:
+        raise UsageError("there are no MCP servers", hint=f"name them in {default_file()}, or use --mcp-config FILE")
+    if word == "ask" and name:
+        tool = toolbox.find(name.strip())
+        was_allowed = toolbox.ask_again(tool, session.chat.id)
+        yield f"{tool.label} asks first from now on" if was_allowed else f"{tool.label} asks first already"
+    elif word in ("on", "off"):
+        toolbox.is_on = word == "on"
+        later = " from the next message on; the whole chat is processed again once" if session.chat.turns else ""
+        yield f"tools are {word}{later}"
+    elif word == "restart":
+        session.tools.restart()
+        yield "the servers that had ended are starting"
+    elif argument:
+        raise UsageError(f"/tools does not know {argument!r}", hint=TOOLS_HOW_TO)
+    else:
+        yield from _tool_lines(controls)
+
+
+def _tool_lines(controls: Controls) -> Iterator[str]:
+    toolbox = controls.session.tools.toolbox
+    if not toolbox.is_on:
+        yield "tools are off: /tools on"
+    elif controls.session.model.engine is not None and controls.session.model.style is None:
+        yield "this model does not know tools, and answers without them"
+    toolbox.collect()
+    for server in toolbox.servers:
+        tools = [tool for tool in toolbox.tools.values() if tool.server is server]
+        yield f"{server.config.name}: {_state(server, len(tools))}"
+        for tool in tools:
+            asks = PERMISSIONS[toolbox.permission(tool, controls.session.chat.id)]
+            about = shorten(one_line(tool.description), DESCRIPTION, placeholder=" …")
+            yield f"  {tool.name}  ({asks})  {about}".rstrip()
+    yield TOOLS_HOW_TO
+
+
+def _result(controls: Controls, number: str) -> Iterator[str]:
+    """`/result`: the last call of a tool with its whole result; `/result N`: call N of the chat."""
+    results = [ToolResult.of(turn.content) for turn in controls.session.chat.turns if turn.role == "tool"]
+    if not results:
+        raise UsageError("no tool was called in this chat yet")
+    result = results[index_of(number, len(results)) if number else -1]
+    yield f"{result.label}: {result.summary}"
+    yield result.shown_arguments
+    yield result.text
+
+
+def _state(server: Server, n_tools: int) -> str:
+    if server.state == "failed":
+        return f"failed: {one_line(server.problem)}"
+    return f"{server.state}, {counted(n_tools, 'tool')}"
+
+
+# --- all commands ---------------------------------------------------------------------------------------------------
+
+
+def _help(controls: Controls, name: str) -> Iterator[str]:
+    if name:
+        command = find(name.removeprefix("/"))
+        yield from (command.title, command.help)
+        return
+    width = max(len(command.title) for command in COMMANDS)
+    yield from (f"{command.title:{width}}  {command.help}" for command in COMMANDS)
+
+
+# fmt: off
+COMMANDS = (
+    Command("help", "[COMMAND]", "List the commands, or explain one.", _help, "f1"),
+    Command("model", "[MODEL|save]",
+            "Load another model, downloading it if necessary, or show the current one; "
+            "/model save keeps it for new chats.",
+            _model, "ctrl+l"),
+    Command("models", "[WORDS]", "List models here and in the catalogue, and compatible draft models.", _models),
+    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", _draft),
+    Command("system", "[TEXT|none]", "Show or set the system prompt of this chat.", _system),
+    Command("persona", "[NAME|none]",
+            "Choose a persona; /persona save NAME saves one.", store.persona, "f6", waits=True),
+    Command("set", "[NAME [VALUE]|save]",
+            "Show or change settings for the next message; /set save keeps them for new chats.", _set, "ctrl+s"),
+    Command("stats", "", "Show speed and acceptance rate of the last answer.", _stats, "ctrl+t"),
+    Command("tokens", "",
+            "Show or hide which drafter proposed each token.",
+            lambda controls, _: controls.front.show_tokens(), "ctrl+o"),
+    Command("tools", "[ask NAME|on|off|restart]",
+            "List MCP servers and tools, or ask again before a tool runs.", _tools),
+    Command("result", "[N]", "Show the last call of a tool, or call N, with its whole result.", _result),
+    Command("thought", "", "Show the reasoning of the last answer.", _thought),
+    Command("answer", "", "End the reasoning, and let the model answer now.", _answer, "f7"),
+    Command("compare", "[[A |] B --] [PROMPT]",
+            "Compare two answers: A (by default current settings) and B (temp=0, MODEL; by default without drafting).",
+            _compare, "f4", waits=True),
+    Command("keep", "1|2", "Keep one of two compared answers and continue.", _keep, waits=True),
+    Command("regen", "[N]", "Regenerate the last answer, or answer N.", _regen, "ctrl+r", waits=True),
+    Command("continue", "",
+            "Resume an answer that was stopped.",
+            lambda controls, _: controls.front.answer(controls.session.go_on), waits=True),
+    Command("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", _edit, "f3", waits=True),
+    Command("editor", "",
+            "Write the message in your text editor ($VISUAL or $EDITOR).",
+            lambda controls, _: controls.front.open_editor()),
+    Command("undo", "", "Remove the last message and its answer.", _undo, "f9", waits=True),
+    Command("fork", "", "Copy this conversation into a new chat.", _fork, "f5", waits=True),
+    Command("branches", "[N]", "List the branches of this chat, or switch to one.", _branches, waits=True),
+    Command("clear", "", "Start a new chat; this one is saved.", store.clear, "ctrl+n", aliases=("new",), waits=True),
+    Command("list", "[WORDS]", "List recent chats, or chats that contain these words.", store.list_chats, "ctrl+b"),
+    Command("load", "N|ID|last", "Open a chat.", store.load, waits=True, arguments=store.chat_ids),
+    Command("search", "WORDS", "Search all chats.", store.search, "ctrl+g"),
+    Command("rename", "TITLE", "Rename this chat.", store.rename, "f2"),
+    Command("pin", "", "Pin this chat above the others, or unpin it.", store.pin),
+    Command("folder", "[NAME|none]", "Move this chat into a folder, or list the folders.", store.folder),
+    Command("restart", "[N]",
+            "Reload the model, or after a failure reload it with other settings (N).", _restart, waits=True),
+    Command("delete", "ID...", "Delete chats permanently.", store.delete, waits=True),
+    Command("export", "[md|jsonl|FILE]",
+            "Export this chat to a file, by default in the current folder.", store.export, "f8"),
+    Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", _copy, "f12"),
+    Command("save", "[N] [FILE]",
+            "Save a code block of the last answer to a file, by default in the current folder.", _save),
+    Command("file", "[PATH... [1-20]|none]",
+            "Attach documents, text or images to a message, or list or remove them.", _file),
+    Command("bye", "", "Quit.", lambda controls, _: controls.front.leave(), "ctrl+q", aliases=("exit", "quit")),
+)
+# fmt: on

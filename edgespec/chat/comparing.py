@@ -52,7 +52,7 @@ def side_of(session: Session, changes: str) -> Side:
 
     Names are those of /set, `model` and `draft`; a word without a name is a model. Raises UsageError.
     """
-    settings, loads = session.settings, session.load_settings
+    settings, loads = session.chat.settings, session.load_settings
     try:
         words = shlex.split(changes)
     except ValueError as error:
@@ -119,7 +119,7 @@ class Comparison:
         self.session, self.sides, self.text = session, sides, text
         self.lanes = (Lane(), Lane())
         self.running = 0
-        self._seed = secrets.randbits(32) if session.settings.seed < 0 else None  # both answers use the same seed
+        self._seed = secrets.randbits(32) if session.chat.settings.seed < 0 else None  # both answers use the same seed
         self.notes: list[str] = []
         self.had: str | None = None
         self._chat: str | None = None
@@ -127,7 +127,7 @@ class Comparison:
     @property
     def message(self) -> str:
         """The message that is answered."""
-        sent = [turn.content for turn in self.session.turns if turn.role == "user"]
+        sent = [turn.content for turn in self.session.chat.turns if turn.role == "user"]
         return self.text or (sent[-1] if sent else "")
 
     @property
@@ -153,7 +153,7 @@ class Comparison:
         for side in self.sides:
             if side.loads is not None:
                 self.session.model.check(side.loads)
-        last = self.session.turns[-1] if self.session.turns and not self.text else None
+        last = self.session.chat.turns[-1] if self.session.chat.turns and not self.text else None
         self.had = last.key if last and last.role == "assistant" else None
         order = (1, 0) if self.is_race and self.sides[0].is_plain else (0, 1)
         for number in order:
@@ -163,29 +163,29 @@ class Comparison:
             with self._as(self.sides[number], cancel, progress):
                 self._answer(number, "" if number != order[0] else self.text, cancel, heard)
         if key := self.had or self.lanes[0].key or self.lanes[1].key:
-            self.session.switch(key)
+            self.session.chat.switch(key)
 
     def keep(self, number: int) -> None:
         """Continue the chat from the answer of side `number`; the other answer stays a branch. Raises UsageError."""
         key = self.lanes[number].key
         if key is None:
             raise UsageError("there is no such answer")
-        if self._chat != self.session.chat:
+        if self._chat != self.session.chat.saved_id:
             raise UsageError("those answers are in another chat", hint="/load opens it")
-        self.session.switch(key)
+        self.session.chat.switch(key)
 
     def _answer(self, number: int, asks: str, cancel: CancelFlag, heard: Callable[[int], None]) -> None:
         session, lane = self.session, self.lanes[number]
         if self.is_race:
             session.model.needed().forget()
-            session.states.leave(session.chat or "")
+            session.states.leave(session.chat.saved_id or "")
         for event in session.ask(asks, cancel) if asks else session.regenerate(cancel, sample=0):
             if isinstance(event, Notice):
                 self.notes.append(event.text)
             elif isinstance(event, TokenEvent):
                 lane.events.append(event)
                 heard(number)
-        last, self._chat = session.turns[-1], session.chat
+        last, self._chat = session.chat.turns[-1], session.chat.saved_id
         lane.key = last.key if last.role == "assistant" else None
 
     @contextmanager
@@ -242,16 +242,16 @@ class Comparison:
         if not (first and second and all(len(lane.tokens) > 1 for lane in self.lanes)):
             stopped = any(lane.was_cancelled for lane in self.lanes)
             return "stopped before there was anything to compare" if stopped else "too short to compare"
-        said = f"{rate(first)} vs. {rate(second)} tok/s, {self._same_text()}"
+        result = f"{rate(first)} vs. {rate(second)} tok/s, {self._same_text()}"
         speedup = first / second
         if self.is_race and not any(lane.stats.proposed for lane in self.lanes):
-            return f"nothing was drafted, any difference is noise: {said}"
+            return f"nothing was drafted, any difference is noise: {result}"
         if any(lane.stats.repeated_tokens for lane in self.lanes):
-            return f"an answer repeats itself, which drafts predict easily: {said}"
+            return f"an answer repeats itself, which drafts predict easily: {result}"
         if abs(speedup - 1) < NOTABLE:
-            return f"equally fast: {said}"
+            return f"equally fast: {result}"
         faster, factor = (self.sides[0], speedup) if speedup > 1 else (self.sides[1], 1 / speedup)
-        return f"{faster.title}: {factor:.2f}x as fast, {said}"
+        return f"{faster.title}: {factor:.2f}x as fast, {result}"
 
     def _same_text(self) -> str:
         index = self.differs_at

@@ -1,27 +1,28 @@
-"""A conversation in the store: the messages of its open branch, those that are sent to the model, and its settings."""
+"""A conversation: the messages of its open branch in the store, those that are sent to the model, and its settings."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from itertools import takewhile
 
-from edgespec.chat.attachments import Attachment, without_files
-from edgespec.chat.images import with_images
-from edgespec.chat.model import ChatModel
-from edgespec.chat.model_messages import as_messages
+from edgespec.chat.attachments import Attachment, with_images, without_files
+from edgespec.chat.model import Catalogued, ChatModel
 from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Recording, Write, Writes
-from edgespec.chat.settings import ChatSettings
+from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.history import Answer, Branch, Store, StoreError, Turn, new_id
+from edgespec.history import Answer, Branch, ChatInfo, Store, StoreError, Turn, new_id
 from edgespec.history.data import first_line
-from edgespec.model.model import Model
-from edgespec.settings import Message
-from edgespec.tools.offer import Offer
+from edgespec.model.info import ModelInfo
+from edgespec.settings import CONSTRAINTS, Message
+from edgespec.text.printable import with_unix_line_ends
+from edgespec.text.thinking import OPEN
+from edgespec.tools.offer import Offer, Style, called, replied
+from edgespec.tools.results import ToolResult
 
 UNSENT = "unsent"  # the name of a setting of a chat, and of a preference for the next new chat
 SHORT = Message("user", "x")  # the template adds some tokens to the text of a message
@@ -30,10 +31,11 @@ SHORT = Message("user", "x")  # the template adds some tokens to the text of a m
 class Conversation:
     """A conversation as it is stored.
 
-    `turns` are the messages of the open branch; those before `first_sent` are no longer sent. The files in `attached`
-    are sent with the next message. `used` is the number of tokens in the context. `system` is the system prompt of this
-    chat; new chats begin with the system prompt given here, or with the persona given to `begin_as`. `persona` is the
-    name of the chat's persona; `taken_persona` is None if its file cannot be read.
+    `id` is its id, `saved_id` the same, but None before the first message is saved. `turns` are the messages of the
+    open branch; those before `first_sent` are no longer sent. The files in `attached` are sent with the next message.
+    `used` is the number of tokens in the context. `system` is the system prompt of this chat; new chats begin with the
+    system prompt given here, or with the persona given to `begin_as`. `persona` is the name of the chat's persona;
+    `taken_persona` is None if its file cannot be read.
 
     If the store fails, no message is lost: it is written together with the next one, and `store_error` is the reason.
     """
@@ -48,26 +50,26 @@ class Conversation:
         self.persona = ""
         self.taken_persona: Persona | None = None
         self.is_answering = False
-        self._writes = Writes(self._everything)
+        self.writes = Writes(self._everything)
         self.new()
 
     def new(self) -> None:
         """Start another conversation; it is saved with its first message."""
-        self._check_idle()
-        self.chat: str | None = None
+        self.check_idle()
+        self.saved_id: str | None = None
         self._unsent = ""
         self.take_persona(*(self._own_persona or (None,)))
-        self._id, self.title = new_id(), ""
+        self.id, self.title = new_id(), ""
         self.turns: list[Turn] = []
-        self.first_sent = self._reported_first = self.used = 0
+        self.first_sent = self.reported_first = self.used = 0
 
     def open(self, name: str) -> None:
         """Resume a chat: `name` is its id, the beginning of its id, or "last". Raises StoreError."""
-        self._check_idle()
+        self.check_idle()
         info = self.store.find(name)
         settings = dict(self.store.chat_settings(info.id))
         self._drop_persona()
-        self.chat, self._id, self.title = info.id, info.id, info.title
+        self.saved_id, self.id, self.title = info.id, info.id, info.title
         self.system, self._unsent = str(settings.pop("system", "")), str(settings.pop(UNSENT, ""))
         if "sampling" in settings:
             bias = self.settings.sampling.logit_bias  # it belongs to the vocabulary of the model, not to a chat
@@ -76,16 +78,16 @@ class Conversation:
         self.persona = str(settings.get("persona", ""))
         with suppress(UsageError):
             self.taken_persona = persona(self.persona) if self.persona else None
-        self._show(self.store.path(info.head))
-        self._draft_as_set_or_loaded()
+        self.show(self.store.path(info.head))
+        self.draft_as_set_or_loaded()
 
     def take_unsent(self) -> str:
         """Return the text that was not sent when this chat, or a chat without messages, was left, and forget it."""
         text, self._unsent = self._unsent, ""
         if text:
-            self._save_settings()
+            self.save_settings()
         with suppress(StoreError):
-            if self.chat is None and (kept := self.store.preference(UNSENT)):
+            if self.saved_id is None and (kept := self.store.preference(UNSENT)):
                 text = kept
                 self.store.set_preference(UNSENT, "")
         return text
@@ -96,8 +98,8 @@ class Conversation:
         Return False if the store does not accept it.
         """
         self._unsent = text
-        if self.chat is not None:
-            self._save_settings()
+        if self.saved_id is not None:
+            self.save_settings()
             return self.store_error is None
         try:
             self.store.set_preference(UNSENT, text)
@@ -121,7 +123,7 @@ class Conversation:
         if chosen is not None:
             self.persona, self.taken_persona = chosen.name, chosen
             self.system = self.system if "system" in but or not chosen.system else chosen.system
-        self._save_settings()
+        self.save_settings()
 
     def _drop_persona(self) -> None:
         """Restore the user's own system prompt, and the settings that the persona had replaced."""
@@ -132,7 +134,29 @@ class Conversation:
         taken = self.taken_persona
         return self.settings if taken is None else taken.removed(self.settings, self._own_settings)
 
-    def _draft_as_set_or_loaded(self) -> None:
+    def change(self, texts: Mapping[str, str]) -> None:
+        """Change settings, given as texts by name, from the next message on. Raises UsageError."""
+        settings = with_changes(self.settings, texts)
+        if any(setting(name).group == "drafting" for name in texts) and not self.is_answering:
+            self.model.draft_as(settings)
+        self.settings = settings
+        self.save_settings()
+
+    def set_system(self, text: str) -> None:
+        """Change the system prompt of this chat, from the next answer on."""
+        self.system = with_unix_line_ends(text)
+        self.save_settings()
+
+    def answer_as_catalogued(self, before: Catalogued, now: Catalogued) -> None:
+        """Replace settings that still have the previous model's default."""
+        system_before, system = str(before.get("system", "")), str(now.get("system", ""))
+        self._own_system = system if self._own_system == system_before else self._own_system
+        self.system = system if self.system == system_before else self.system
+        self.settings = as_catalogued(self.settings, before, now)
+        self._own_settings = as_catalogued(self._own_settings, before, now)
+        self.save_settings()
+
+    def draft_as_set_or_loaded(self) -> None:
         try:
             self.model.draft_as(self.settings)
         except UsageError:  # settings for another model
@@ -143,41 +167,41 @@ class Conversation:
 
         Its files are attached again.
         """
-        self._check_idle()
+        self.check_idle()
         last = next((index for index in reversed(range(len(self.turns))) if self.turns[index].role == "user"), None)
         if last is None:
             raise UsageError("there is nothing to undo")
         files, text = without_files(self.turns[last].content)
         self.attached = [*files, *(file for file in self.attached if file not in files)]
-        self._show(self.turns[:last])
+        self.show(self.turns[:last])
         self._save_head()
         return text
 
     def fork(self) -> str:
         """Continue in a new chat with the same messages; return its id. Raises UsageError."""
-        self._check_idle()
-        if self.chat is None:
+        self.check_idle()
+        if self.saved_id is None:
             raise UsageError("there is nothing to fork yet")
-        self.chat = self._id = self.store.fork(self.chat, self._head, f"{self.title} (fork)")
-        self.title = self.store.find(self._id).title
-        self._save_settings()
-        return self._id
+        self.saved_id = self.id = self.store.fork(self.saved_id, self.head, f"{self.title} (fork)")
+        self.title = self.store.find(self.id).title
+        self.save_settings()
+        return self.id
 
     def branches(self) -> list[Branch]:
         """Return the branches of this conversation, the newest first."""
-        return self.store.branches(self.chat) if self.chat else []
+        return self.store.branches(self.saved_id) if self.saved_id else []
 
     def switch(self, key: str) -> None:
         """Switch to the newest branch with the message `key`. Raises UsageError, StoreError."""
-        self._check_idle()
-        if (chat := self.chat) is not None:
-            self._show(self.store.path(self.store.latest_leaf(chat, key)))
+        self.check_idle()
+        if (chat := self.saved_id) is not None:
+            self.show(self.store.path(self.store.latest_leaf(chat, key)))
             self._save_head()
 
     def step(self, key: str, by: int) -> None:
         """Switch to the next version of message `key`, or with -1 to the previous one."""
-        if self.chat is not None:
-            siblings = self.store.siblings(self.chat, key)
+        if self.saved_id is not None:
+            siblings = self.store.siblings(self.saved_id, key)
             self.switch(siblings[(siblings.index(key) + by) % len(siblings)])
 
     def rename(self, title: str) -> None:
@@ -185,76 +209,73 @@ class Conversation:
         self.title = title
         self._write(self.store.rename, title)
 
+    def info(self) -> ChatInfo:
+        """Return the chat as the store lists it."""
+        times = [turn.created_s for turn in self.turns] or [0.0]
+        return ChatInfo(self.id, self.title, times[0], times[-1], self.head, len(self.turns), self.model.names[0])
+
     @property
     def store_error(self) -> StoreError | None:
         """Why the store did not accept the last writes."""
-        return self._writes.error
+        return self.writes.error
 
     @property
     def last_answer(self) -> Answer:
         """How the last answer was generated; `Answer()` without one."""
         return next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), Answer())
 
-    def _check_idle(self) -> None:
+    def check_idle(self) -> None:
         """Raise UsageError while an answer is being generated."""
         if self.is_answering:
             raise UsageError("an answer is being generated", hint="stop it first")
 
     @property
-    def _head(self) -> str | None:
+    def head(self) -> str | None:
         return self.turns[-1].key if self.turns else None
 
-    def _show(self, turns: list[Turn]) -> None:
+    def show(self, turns: list[Turn]) -> None:
         """Make these turns the open branch. The context begins where it did when their last answer was generated."""
         self.turns = turns
         last, keys = self.last_answer, [turn.key for turn in turns]
         self.used, first = int(last.stats.get("context_used", 0)), last.settings.get("first_sent")
-        self.first_sent = self._reported_first = keys.index(first) if first in keys else 0
+        self.first_sent = self.reported_first = keys.index(first) if first in keys else 0
 
-    def _keep(self, turn: Turn) -> None:
+    def append(self, turn: Turn) -> None:
         """Append a turn to the conversation, and save it."""
-        if self.chat is None:
+        if self.saved_id is None:
             files, text = without_files(turn.content)
             title = self.title or (first_line(text) if files else "")
-            self.chat, self.title = self._id, title or first_line(turn.content)
-            self._write(self.store.create, self._settings_as_json(), title)
+            self.saved_id, self.title = self.id, title or first_line(turn.content)
+            self._write(self.store.create, self.settings_as_json(), title)
         self.turns = [*self.turns, turn]
         self._write(self.store.append, turn.parent, turn.role, turn.content, turn.answer)
 
-    def _write(self, method: Callable[..., object], *arguments: Any) -> None:
+    def _write(self, method: Callable[..., object], *arguments: object) -> None:
         """Call a method of the store for this chat, if the chat is saved."""
-        if self.chat is not None:
-            self._writes.write(partial(method, self.chat, *arguments))
+        if self.saved_id is not None:
+            self.writes.write(partial(method, self.saved_id, *arguments))
 
     def _save_head(self) -> None:
-        self._write(self.store.set_head, self._head)
+        self._write(self.store.set_head, self.head)
 
-    def _save_settings(self) -> None:
+    def save_settings(self) -> None:
         unsent = {UNSENT: self._unsent} if self._unsent else {}
-        self._write(self.store.save_settings, self._settings_as_json() | unsent)
+        self._write(self.store.save_settings, self.settings_as_json() | unsent)
 
-    def _settings_as_json(self) -> dict[str, Any]:
+    def settings_as_json(self) -> dict[str, object]:
         return self.settings.as_json() | {"system": self.system, "persona": self.persona} | self.model.as_json()
 
     def _everything(self) -> Write | None:
         """Return the write that saves the whole conversation again; None if no chat is open."""
-        if self.chat is None:
+        if self.saved_id is None:
             return None
-        return partial(self.store.restore, self.chat, self._settings_as_json(), self.title, self.turns)
+        return partial(self.store.restore, self.saved_id, self.settings_as_json(), self.title, self.turns)
 
     # --- what is sent ---------------------------------------------------------------------------------------------
 
     @property
-    def engine(self) -> Model | None:
-        return self.model.engine
-
-    @property
     def context_size(self) -> int:
         return self.model.info.ctx_size
-
-    def reading(self, done: float) -> str:
-        """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
-        return f"reading {int(done * self.used):,} of {self.used:,} tokens" if 0 < done < 1 and self.used else "reading"
 
     def trouble(self) -> str:
         """Return why the attachments cannot be sent, and what to do; "" if they can be, or are not counted."""
@@ -295,10 +316,10 @@ class Conversation:
         """The arguments of the chat template: the tools that the model gets."""
         return self.offer.template if self.offer else ""
 
-    def _sent(self, recording: Recording) -> tuple[list[Message], int]:
+    def sent(self, recording: Recording) -> tuple[list[Message], int]:
         """Return the messages that fit, including the answer so far, and the number of tokens that are not sent."""
         last = recording.message()
-        self._make_room(self.turns, last)
+        self.make_room(self.turns, last)
         messages = self._messages(self.turns, self.first_sent) + last
         left = 0
         if self.first_sent:
@@ -306,7 +327,7 @@ class Conversation:
             left = max(0, self.model.count(everything, self.template) - self.model.count(messages, self.template))
         return messages, left
 
-    def _make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
+    def make_room(self, turns: Sequence[Turn], last: Sequence[Message] = ()) -> None:
         """Drop the oldest messages if they and an answer do not fit together. Raises UsageError."""
         self.first_sent, self.used = self._fitting(turns, last)
 
@@ -343,7 +364,7 @@ class Conversation:
         """Return the turns at which the sent part could begin later: those of the user."""
         return [index for index, turn in enumerate(turns) if turn.role == "user" and index > self.first_sent]
 
-    def _overflowed(self, recording: Recording, max_tokens: int) -> bool:
+    def has_overflowed(self, recording: Recording, max_tokens: int) -> bool:
         """Return whether an answer ended because the context is full, and older messages can be dropped."""
         stats = recording.segment
         if recording.reason != "length" or stats is None or stats.generated_tokens == max_tokens:
@@ -384,3 +405,47 @@ class TokenCounts:
 
     def _key(self, file: Attachment) -> tuple[str, int]:
         return self._model.info.model, hash(file)
+
+
+def as_messages(turns: Sequence[Turn], info: ModelInfo, style: Style | None) -> Iterator[Message]:
+    """Yield turns as messages for the model that `info` describes, with results of tools in its `style`."""
+    number = 0
+    for index, turn in enumerate(turns):
+        if turn.role == "tool":
+            yield _as_result(ToolResult.of(turn.content), number, style)
+            number += 1
+            continue
+        following = takewhile(lambda turn: turn.role == "tool", turns[index + 1 :])
+        results = [ToolResult.of(each.content) for each in following]
+        is_open = bool(results) and all(each.role != "user" for each in turns[index:])
+        message = as_message(turn, info, is_open=is_open)
+        yield called(message, turn.said, results, style, number) if style is not None else message
+
+
+def _as_result(result: ToolResult, number: int, style: Style | None) -> Message:
+    if style is not None:
+        return replied(result, number)
+    return Message("user", f"<tool_response>\n{result.told}\n</tool_response>")
+
+
+def ids_of(turn: Turn, info: ModelInfo) -> tuple[int, ...]:
+    """Return the token ids of an answer as it was generated; none if the model has another vocabulary."""
+    answer = turn.answer
+    return answer.ids if answer is not None and answer.vocabulary == info.vocabulary else ()
+
+
+def as_message(turn: Turn, info: ModelInfo, *, is_open: bool = False) -> Message:
+    """Return a turn as a message for the model that `info` describes.
+
+    An answer of a model with the same vocabulary has its token ids, so that the KV cache can be reused exactly. It has
+    none if the template changes its text, for example by removing the reasoning. The reasoning stays in an answer that
+    `is_open`: the model has called tools in it, and has not answered the user yet.
+    """
+    message, answer = with_images(turn.role, turn.content), turn.answer
+    if answer is None or not (ids := ids_of(turn, info)):
+        return message
+    drops = info.opens_thinking or (info.drops_thinking and not is_open)
+    # The reasoning before a constrained answer is among its tokens, but not in its text.
+    may_reason = turn.content.lstrip().startswith(OPEN) or any(answer.settings.get(kind) for kind in CONSTRAINTS)
+    is_changed = not info.keeps_answers or (drops and may_reason)
+    return message if is_changed else replace(message, tokens=ids)

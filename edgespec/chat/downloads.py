@@ -51,8 +51,8 @@ class Fetching:
         if missing == [settings.draft_model] and (head := head_called(missing[0], resolve(settings.model).path)):
             return self._fetched_head(head)
         target = [] if _names_draft(settings) or not settings.uses_draft else [settings.model]
-        wanted = {kind: target if kind in settings.drafters else [] for kind in ("draft", "assistant")}
-        items = items_of(missing, drafts_of=wanted["draft"], assistants_of=wanted["assistant"])
+        drafts = {kind: target if kind in settings.drafters else [] for kind in ("draft", "assistant")}
+        items = items_of(missing, drafts_of=drafts["draft"], assistants_of=drafts["assistant"])
         possible = plan_all(items, self)
         if self.cancel.is_set():
             self.said = "stopped before anything was downloaded"

@@ -59,8 +59,8 @@ def recover(conversation: Conversation) -> None:
 
     A file whose text the store does not accept stays, as does one that holds something else.
     """
-    found = [*drafts_dir().glob("*.json"), *drafts_dir().glob("*.lock")]  # a lock may be left without a text
-    for file in sorted({path.with_suffix(".json") for path in found}):
+    paths = [*drafts_dir().glob("*.json"), *drafts_dir().glob("*.lock")]  # a lock may be left without a text
+    for file in sorted({path.with_suffix(".json") for path in paths}):
         lock = FileLock(file.with_suffix(".lock"), mode=0o600)
         with suppress(OSError, Timeout):  # it belongs to a running process, or cannot be read
             lock.acquire(timeout=0)
@@ -81,7 +81,7 @@ def _read(file: Path) -> tuple[str | None, str] | None:
 
 def _save(conversation: Conversation, chat: str | None, text: str) -> bool:
     """Add a text to what was not sent in a chat. Return False if the store does not accept it now."""
-    if chat == conversation.chat:
+    if chat == conversation.saved_id:
         return conversation.keep_unsent(_joined(conversation.take_unsent(), text))
     store = conversation.store
     try:

@@ -30,16 +30,16 @@ def named_files(text: str) -> list[Path]:
         raise UsageError("a path cannot contain a null character")
     whole = _path(text.strip())
     names = [str(whole)] if os.path.lexists(whole) else [str(_path(word)) for word in _words(text)]
-    found: dict[Path, None] = {}
+    files: dict[Path, None] = {}
     for name in names:
         path = Path(name)
         if _is_folder(path):
-            found |= _matching(str(Path(escape(name), "**")), f"the folder {path} has no files")
+            files |= _matching(str(Path(escape(name), "**")), f"the folder {path} has no files")
         elif has_magic(name) and not os.path.lexists(path):
-            found |= _matching(name, f"no file matches {name}")
+            files |= _matching(name, f"no file matches {name}")
         else:
-            found[path] = None
-    return list(found)
+            files[path] = None
+    return list(files)
 
 
 def is_several(name: str) -> bool:
@@ -53,7 +53,7 @@ def pasted_files(text: str) -> list[Path]:
     text = text.strip()
     if len(text) > LONGEST or not re.match(r"/|~|file:|['\"]|[A-Za-z]:\\", text):
         return []
-    found: list[Path] = []
+    files: list[Path] = []
     for line in text.splitlines():
         names = [line] if _is_file(_path(line.strip())) else None
         try:
@@ -63,8 +63,8 @@ def pasted_files(text: str) -> list[Path]:
         paths = [_path(name.strip()) for name in names]
         if not all(path.is_absolute() and _is_file(path) for path in paths):
             return []
-        found += paths
-    return list(dict.fromkeys(found))
+        files += paths
+    return list(dict.fromkeys(files))
 
 
 def shown_name(path: Path) -> str:
@@ -113,12 +113,12 @@ def _is_folder(path: Path) -> bool:
 
 def _matching(pattern: str, problem: str) -> dict[Path, None]:
     """Return the files that match a pattern. Raises UsageError with `problem` if there are none."""
-    found = set(islice(_matches(pattern), MOST_FILES + 1))
-    if len(found) > MOST_FILES:
+    files = set(islice(_matches(pattern), MOST_FILES + 1))
+    if len(files) > MOST_FILES:
         raise UsageError(f"{pattern} has more than {MOST_FILES} files", hint="choose some: /file src/**/*.py")
-    if not found:
+    if not files:
         raise UsageError(problem)
-    return dict.fromkeys(sorted(found))
+    return dict.fromkeys(sorted(files))
 
 
 def _matches(pattern: str) -> Iterator[Path]:

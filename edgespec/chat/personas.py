@@ -14,7 +14,6 @@ import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from edgespec.chat.settings import NONE, SETTINGS, ChatSettings, setting, with_changes
 from edgespec.errors import UsageError, told_as
@@ -105,13 +104,13 @@ def persona(name: str) -> Persona:
     file = file_of(name)
     if is_there(file):
         return read(file)
-    found = next((each for each in BUNDLED if each.name == name), None)
-    if found is None:
+    bundled = next((each for each in BUNDLED if each.name == name), None)
+    if bundled is None:
         names = sorted({each.name for each in BUNDLED} | {file.stem for file in _files()})
         near = difflib.get_close_matches(name, names, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
         raise UsageError(f"there is no persona {name!r}", hint=hint)
-    return found
+    return bundled
 
 
 def personas() -> tuple[list[Persona], list[str]]:
@@ -119,15 +118,15 @@ def personas() -> tuple[list[Persona], list[str]]:
 
     A persona of the user replaces a bundled persona of the same name.
     """
-    found = {each.name: each for each in BUNDLED}
+    by_name = {each.name: each for each in BUNDLED}
     problems: list[str] = []
     for file in _files():
-        found.pop(file.stem, None)  # if the file is broken, the bundled persona is not meant either
+        by_name.pop(file.stem, None)  # if the file is broken, the bundled persona is not meant either
         try:
-            found[file.stem] = read(file_of(file.stem))
+            by_name[file.stem] = read(file_of(file.stem))
         except UsageError as error:
             problems.append(str(error))
-    return [found[name] for name in sorted(found)], problems
+    return [by_name[name] for name in sorted(by_name)], problems
 
 
 def read(file: Path) -> Persona:
@@ -149,8 +148,8 @@ def parsed(name: str, text: str, file: Path | None = None) -> Persona:
     try:
         values = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:
-        found = re.fullmatch(r"(.*) \(at (.*)\)", str(error))
-        what, place = found.groups() if found else (str(error), "end")
+        match = re.fullmatch(r"(.*) \(at (.*)\)", str(error))
+        what, place = match.groups() if match else (str(error), "end")
         raise UsageError(f"{where}, {place}: {what}") from None
     texts = dict.fromkeys(TEXTS, "")
     settings: dict[str, str] = {}
@@ -192,7 +191,7 @@ def save(each: Persona) -> Path:
     return file
 
 
-def differing(settings: ChatSettings, catalogued: Mapping[str, Any]) -> dict[str, str]:
+def differing(settings: ChatSettings, catalogued: Mapping[str, object]) -> dict[str, str]:
     """Return the settings that are neither the program's defaults nor the catalogue's for a model."""
     default = ChatSettings()
     return {
@@ -206,7 +205,7 @@ def _files() -> list[Path]:
     return [file for file in files_in(folder(), "*.toml") if is_there(file)]
 
 
-def _as_text(key: str, value: Any) -> str:
+def _as_text(key: str, value: object) -> str:
     """Return a value as text for `/set`. Raises UsageError."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         if any("," in item for item in value):
@@ -219,8 +218,8 @@ def _as_text(key: str, value: Any) -> str:
 
 def _line_of(key: str, text: str) -> int:
     """Return the number of the line that sets a key."""
-    found = re.search(rf"^[ \t\[]*[\"']?{re.escape(key)}\b", text, re.MULTILINE)
-    return text[: found.start() if found else 0].count("\n") + 1
+    match = re.search(rf"^[ \t\[]*[\"']?{re.escape(key)}\b", text, re.MULTILINE)
+    return text[: match.start() if match else 0].count("\n") + 1
 
 
 def _quoted(text: str) -> str:

@@ -143,7 +143,7 @@ class Recording:
         stats: Mapping[str, Any] = self.stats.as_json() if self.stats else {}
         if self._begun and self._begun.answer:  # keep the statistics of the longer part
             stats = max(self._begun.answer.stats, stats, key=lambda each: each.get("timings", {}).get("predicted_n", 0))
-        about: dict[str, Any] = {"first_sent": first_sent} | ({"calls": self.calls} if self.calls else {})
+        about: dict[str, object] = {"first_sent": first_sent} | ({"calls": self.calls} if self.calls else {})
         answer = replace(
             self._answer,
             finish_reason=self.reason,

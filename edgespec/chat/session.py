@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from itertools import count
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Added, Events, Notice, Opener
-from edgespec.chat.attachments import Attachment, with_files, without_files
-from edgespec.chat.images import delete_chats
-from edgespec.chat.model import Catalogued, ChatModel
-from edgespec.chat.model_messages import ids_of
+from edgespec.chat.attachments import Attachment, delete_chats, with_files, without_files
+from edgespec.chat.conversation import Conversation, ids_of
+from edgespec.chat.model import ChatModel
 from edgespec.chat.saving import Recording
-from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
+from edgespec.chat.settings import ChatSettings
 from edgespec.chat.states import ChatStates
 from edgespec.chat.tool_use import ToolUse
 from edgespec.closable import Closable
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import CONTEXT_FULL, Progress
-from edgespec.history import Answer, ChatInfo, Store, Turn
+from edgespec.history import Answer, Store, Turn
 from edgespec.history.data import turn_of
 from edgespec.model.model import Model
 from edgespec.settings import LoadSettings, Request
@@ -35,11 +34,11 @@ from edgespec.tools.toolbox import Toolbox
 AGAINST_LOOPS = "/set repeat-penalty 1.1 may help"
 
 
-class Session(ToolUse, Closable):
-    """A conversation, the model that answers, and the store that saves it.
+class Session(Closable):
+    """A conversation and what answers in it.
 
-    `used` is the number of tokens in the context, also while an answer is generated. `begun` is the text of an answer
-    that is being continued.
+    `chat` is the open conversation, `tools` are those that its model may call, `states` the saved KV caches. `begun` is
+    the text of an answer that is being continued.
     """
 
     def __init__(
@@ -54,20 +53,29 @@ class Session(ToolUse, Closable):
         states: ChatStates | None = None,
         toolbox: Toolbox | None = None,
     ) -> None:
-        self.states, self.begun = states or ChatStates(0), ""
+        self.store, self.states, self.begun = store, states or ChatStates(0), ""
+        model = ChatModel(open_engine, load_settings, server)
+        self.chat = Conversation(model, store, settings or ChatSettings(), system)
+        self.tools = ToolUse(self.chat, toolbox or Toolbox([]))
         self._store_notes = [] if store_notes is None else store_notes
         self._loops = RepetitionDetector()  # for the last answer
-        model = ChatModel(open_engine, load_settings, server)
-        super().__init__(model, store, settings or ChatSettings(), system, toolbox)
 
     def close(self) -> None:
         """Free the model and end the tools, but not the store, which belongs to the caller. May be called twice."""
-        self.toolbox.close()
-        self._writes.retry()
-        self.states.keep_last(None if self.is_answering else self.engine)
+        self.tools.toolbox.close()
+        self.chat.writes.retry()
+        self.states.keep_last(None if self.chat.is_answering else self.model.engine)
         self.model.unload()
 
     # --- the model ------------------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> ChatModel:
+        return self.chat.model
+
+    @property
+    def load_settings(self) -> LoadSettings:
+        return self.model.settings
 
     def load(
         self, settings: LoadSettings | None = None, progress: Progress | None = None, cancel: CancelFlag | None = None
@@ -78,47 +86,22 @@ class Session(ToolUse, Closable):
         settings for it, except for settings that the user has changed. Raises what Runtime raises; then
         `ChatModel.remedies` lists what to try.
         """
-        self._check_idle()
-        wanted, before = settings or self.load_settings, self.load_settings.model
-        self.states.keep_last(self.engine)
-        catalogued = self.model.load(wanted, progress, cancel)
-        if wanted.model != before:
-            self._answer_as_catalogued(*catalogued)
-        self._draft_as_set_or_loaded()
-        self.start_tools()
-
-    @property
-    def load_settings(self) -> LoadSettings:
-        return self.model.settings
-
-    def change(self, texts: Mapping[str, str]) -> None:
-        """Change settings, given as texts by name, from the next message on. Raises UsageError."""
-        settings = with_changes(self.settings, texts)
-        if any(setting(name).group == "drafting" for name in texts) and not self.is_answering:
-            self.model.draft_as(settings)
-        self.settings = settings
-        self._save_settings()
-
-    def set_system(self, text: str) -> None:
-        """Change the system prompt of this chat, from the next answer on."""
-        self.system = with_unix_line_ends(text)
-        self._save_settings()
+        self.chat.check_idle()
+        target, before = settings or self.load_settings, self.load_settings.model
+        self.states.keep_last(self.model.engine)
+        catalogued = self.model.load(target, progress, cancel)
+        if target.model != before:
+            self.chat.answer_as_catalogued(*catalogued)
+        self.chat.draft_as_set_or_loaded()
+        self.tools.start()
 
     def verdicts(self) -> list[PolicyVerdict]:
         """Return why drafters are active or backed off in this chat."""
-        if self.is_answering or self.engine is None:
+        if self.chat.is_answering or self.model.engine is None:
             return []
+        settings = self.chat.settings
         with self.model.watched() as engine:
-            return engine.pace_verdicts(Request(sampling=self.settings.sampling, verify=self.settings.verify))
-
-    def _answer_as_catalogued(self, before: Catalogued, now: Catalogued) -> None:
-        """Replace settings that still have the previous model's default."""
-        system_before, system = str(before.get("system", "")), str(now.get("system", ""))
-        self._own_system = system if self._own_system == system_before else self._own_system
-        self.system = system if self.system == system_before else self.system
-        self.settings = as_catalogued(self.settings, before, now)
-        self._own_settings = as_catalogued(self._own_settings, before, now)
-        self._save_settings()
+            return engine.pace_verdicts(Request(sampling=settings.sampling, verify=settings.verify))
 
     # --- messages -------------------------------------------------------------------------------------------------
 
@@ -127,21 +110,22 @@ class Session(ToolUse, Closable):
 
         Raises UsageError if the message alone is too long for the context; then nothing is saved.
         """
-        self._check_idle()
-        text, sent = with_unix_line_ends(text), self.attached if files is None else files
-        turn = turn_of(self._id, self._head, "user", with_files(sent, text))
+        chat = self.chat
+        chat.check_idle()
+        text, sent = with_unix_line_ends(text), chat.attached if files is None else files
+        turn = turn_of(chat.id, chat.head, "user", with_files(sent, text))
         failure: GenerationError | None = None
         try:
-            self._make_room([*self.turns, turn])
+            chat.make_room([*chat.turns, turn])
         except GenerationError as error:  # the model has died; /regen answers the message when a model is loaded
             failure = error
         except UsageError as error:
             if any(file.mark for file in sent):
                 error.hint += f"{error.hint and '; '}/file none removes attached images"
             raise
-        self._keep(turn)
+        chat.append(turn)
         if files is None:
-            self.attached = [file for file in self.attached if file not in sent]
+            chat.attached = [file for file in chat.attached if file not in sent]
         if failure is not None:
             raise failure
         return self._answer(cancel)
@@ -153,48 +137,51 @@ class Session(ToolUse, Closable):
 
         With a fixed seed this uses the next `sample`, unless one is given. Raises UsageError.
         """
-        self._check_idle()
+        chat = self.chat
+        chat.check_idle()
         self.model.needed()
-        index = len(self.turns) - 1 if index is None else index
-        if not 0 <= index < len(self.turns):
+        index = len(chat.turns) - 1 if index is None else index
+        if not 0 <= index < len(chat.turns):
             raise UsageError("there is nothing to answer yet")
-        last = self.turns[index]
+        last = chat.turns[index]
         if last.role != "assistant":
-            self._show(self.turns[: index + 1])
+            chat.show(chat.turns[: index + 1])
             return self._answer(cancel, sample=sample or 0)
         if not index:
             raise UsageError("this answer has no preceding message")
         # The same seed would give the same answer, the next sample of that seed does not.
-        tried = 1 + int(last.answer.settings.get("sample", 0)) if last.answer and self.settings.seed >= 0 else 0
-        replaced = self.turns[index:]
-        self._show(self.turns[:index])
+        tried = 1 + int(last.answer.settings.get("sample", 0)) if last.answer and chat.settings.seed >= 0 else 0
+        replaced = chat.turns[index:]
+        chat.show(chat.turns[:index])
         return self._answer(cancel, replaced=replaced, sample=tried if sample is None else sample)
 
     def go_on(self, cancel: CancelFlag | None = None, *, ends_reasoning: bool = False) -> Events:
         """Continue the last answer, or end its reasoning and answer then. Raises UsageError."""
-        self._check_idle()
+        chat = self.chat
+        chat.check_idle()
         cancel = cancel or CancelFlag()
         cancel.ends_reasoning |= ends_reasoning
         self.model.needed()
-        if self.turns and self.turns[-1].role == "tool":  # the answer ended while its tools were running
+        if chat.turns and chat.turns[-1].role == "tool":  # the answer ended while its tools were running
             return self._answer(cancel)
-        if len(self.turns) < 2 or self.turns[-1].role != "assistant":
+        if len(chat.turns) < 2 or chat.turns[-1].role != "assistant":
             raise UsageError("there is no answer to continue")
-        begun = self.turns[-1]
-        self._show(self.turns[:-1])
+        begun = chat.turns[-1]
+        chat.show(chat.turns[:-1])
         self.begun = begun.content
         return self._answer(cancel, begun=begun, replaced=[begun])
 
     @contextmanager
     def answering_as(self, settings: ChatSettings, model: ChatModel) -> Iterator[None]:
         """Within this block, answer with other settings, by another model, and without tools: nobody is asked."""
-        own = self.settings, self.model, self.toolbox.is_on
-        self.settings, self.model, self.toolbox.is_on = settings, model, False
+        chat, toolbox = self.chat, self.tools.toolbox
+        own = chat.settings, chat.model, toolbox.is_on
+        chat.settings, chat.model, toolbox.is_on = settings, model, False
         try:
             yield
         finally:
-            self.settings, self.model, self.toolbox.is_on = own
-            self._save_settings()
+            chat.settings, chat.model, toolbox.is_on = own
+            chat.save_settings()
 
     def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
         """Change the message of turn `index`; the previous version stays a branch.
@@ -202,34 +189,30 @@ class Session(ToolUse, Closable):
         A message of the user keeps its files, and is answered. Raises UsageError, for example if the message is too
         long; then nothing is saved.
         """
-        self._check_idle()
-        if not 0 <= index < len(self.turns):
+        chat = self.chat
+        chat.check_idle()
+        if not 0 <= index < len(chat.turns):
             raise UsageError(f"there is no message {index + 1}")
-        text, turns, old = with_unix_line_ends(text), self.turns, self.turns[index]
+        text, turns, old = with_unix_line_ends(text), chat.turns, chat.turns[index]
         files = without_files(old.content)[0] if old.role == "user" and not without_files(text)[0] else []
-        turn = turn_of(self._id, old.parent, old.role, with_files(files, text))
-        self._show(turns[:index])
+        turn = turn_of(chat.id, old.parent, old.role, with_files(files, text))
+        chat.show(turns[:index])
         if old.role == "user":
             try:
-                self._make_room([*self.turns, turn])
+                chat.make_room([*chat.turns, turn])
             except EdgespecError:
-                self._show(turns)
+                chat.show(turns)
                 raise
-        self._keep(turn)
+        chat.append(turn)
         return self._answer(cancel) if old.role == "user" else iter(())
 
     def delete(self, *chats: str) -> None:
         """Delete chats of the store, by their ids. Raises StoreError."""
-        if self.chat in chats:
-            self.new()
+        if self.chat.saved_id in chats:
+            self.chat.new()
         delete_chats(self.store, chats)
         for chat in chats:
             self.states.remove(chat)
-
-    def info(self) -> ChatInfo:
-        """Return the chat as the store lists it."""
-        times = [turn.created_s for turn in self.turns] or [0.0]
-        return ChatInfo(self._id, self.title, times[0], times[-1], self._head, len(self.turns), self.model.names[0])
 
     # --- answers --------------------------------------------------------------------------------------------------
 
@@ -242,32 +225,33 @@ class Session(ToolUse, Closable):
         """
         self.model.needed()
         cancel = cancel or CancelFlag()
-        self.offer_tools(cancel)
+        self.tools.offer(cancel)
         yield from self._one_answer(cancel, begun, replaced, sample)
         for n_rounds in count():
-            if not self.calls:
+            if not self.tools.calls:
                 return
-            yield Added(self.turns[-1])
-            self.is_answering = True
+            yield Added(self.chat.turns[-1])
+            self.chat.is_answering = True
             try:
-                yield from self._run_calls(n_rounds, cancel)
+                yield from self.tools.run(n_rounds, cancel)
             finally:
-                self.is_answering = False
+                self.chat.is_answering = False
             if cancel.is_set() or n_rounds >= MOST_ROUNDS:
                 return
             yield from self._one_answer(cancel, None, (), sample)
 
     def _one_answer(self, cancel: CancelFlag, begun: Turn | None, replaced: Sequence[Turn], sample: int) -> Events:
         """Answer the last turn, or continue the answer `begun`, without running tools."""
+        chat = self.chat
         try:
-            self.model.draft_as(self.settings)
+            self.model.draft_as(chat.settings)
             request = self._request(sample, begun)
         except EdgespecError:
-            self.turns, self.begun = [*self.turns, *replaced], ""
+            chat.turns, self.begun = [*chat.turns, *replaced], ""
             raise
-        self.is_answering = True
+        chat.is_answering = True
         begun_ids = ids_of(begun, self.model.info) if begun else ()
-        recording = Recording(self.store, self._id, self._head, self._as_answer(request), begun, begun_ids)
+        recording = Recording(self.store, chat.id, chat.head, self._as_answer(request), begun, begun_ids)
         failure: GenerationError | None = None
         try:
             with self.model.watched() as engine:
@@ -279,7 +263,7 @@ class Session(ToolUse, Closable):
             try:
                 self._finish(recording, replaced)
             finally:
-                self.is_answering = False  # only now: another chat could be opened meanwhile
+                chat.is_answering = False  # only now: another chat could be opened meanwhile
         yield from self.new_notes()
         if begun is not None and recording.reason == "stop" and not recording.new_text:
             yield Notice("the answer was complete: the model added nothing")
@@ -289,29 +273,31 @@ class Session(ToolUse, Closable):
 
     def _request(self, sample: int, begun: Turn | None) -> Request:
         """Return the request for an answer, without messages. Raises UsageError if the file of a constraint is gone."""
-        settings, seed = self.settings, self.settings.seed
+        settings = self.chat.settings
+        seed = settings.seed
         if seed < 0:
             seed = begun.answer.seed if begun and begun.answer else secrets.randbits(32)
         return Request(seed=seed, sample=sample, lenient=True, **settings.of_answers() | settings.constraints)
 
     def _stretches(self, engine: Model, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
+        chat = self.chat
         self._loops = RepetitionDetector()
-        shown = Shown(self.offer, recording.content)
+        shown = Shown(chat.offer, recording.content)
         while True:
-            messages, left = self._sent(recording)
-            if self.first_sent != self._reported_first:
-                self._reported_first = n_dropped = self.first_sent
+            messages, left = chat.sent(recording)
+            if chat.first_sent != chat.reported_first:
+                chat.reported_first = n_dropped = chat.first_sent
                 dropped = f"{counted(n_dropped, 'older message')} {'was' if n_dropped == 1 else 'were'} dropped"
-                yield Notice(f"the context of {self.context_size:,} tokens is full: {dropped}", about="context")
+                yield Notice(f"the context of {chat.context_size:,} tokens is full: {dropped}", about="context")
             max_tokens = request.max_tokens - recording.new_tokens if request.max_tokens >= 0 else -1
-            self.states.recall(engine, self._id, messages, self.template)
+            self.states.recall(engine, chat.id, messages, chat.template)
             stretch = replace(
-                request, messages=tuple(messages), left=left, max_tokens=max_tokens, template=self.template
+                request, messages=tuple(messages), left=left, max_tokens=max_tokens, template=chat.template
             )
             with closing(engine.submit(stretch, cancel)) as events:
                 for event in events:
-                    self.used += event.id >= 0
+                    chat.used += event.id >= 0
                     recording.take(event)
                     if event.finish_reason is None:
                         yield shown.push(event)
@@ -320,19 +306,19 @@ class Session(ToolUse, Closable):
                         yield from self.new_notes()
                     elif event.text:
                         yield shown.push(replace(event, finish_reason=None, stats=None))
-            if not self._overflowed(recording, max_tokens):
+            if not chat.has_overflowed(recording, max_tokens):
                 break
         yield from shown.end()
 
     def _finish(self, recording: Recording, replaced: Sequence[Turn]) -> None:
-        self.begun = ""
-        self.used = recording.context_used or self.used
-        first = self.turns[self.first_sent].key if self.turns else ""
-        self._find_calls(recording)
-        turn = recording.end(self._writes.write, first)
-        self.turns = [*self.turns, *([turn] if turn is not None else replaced)]
+        chat, self.begun = self.chat, ""
+        chat.used = recording.context_used or chat.used
+        first = chat.turns[chat.first_sent].key if chat.turns else ""
+        self.tools.find_calls(recording)
+        turn = recording.end(chat.writes.write, first)
+        chat.turns = [*chat.turns, *([turn] if turn is not None else replaced)]
         if turn is not None:
-            self.states.answered(self._id, self.messages, self.template)
+            self.states.answered(chat.id, chat.messages, chat.template)
 
     def _as_answer(self, request: Request) -> Answer:
         model, draft = self.model.names
@@ -341,15 +327,22 @@ class Session(ToolUse, Closable):
             draft_model=draft or None,
             finish_reason="generating",
             seed=request.seed,
-            settings=self._settings_as_json() | {"sample": request.sample, "ctx_size": self.context_size},
+            settings=self.chat.settings_as_json() | {"sample": request.sample, "ctx_size": self.chat.context_size},
             vocabulary=self.model.info.vocabulary,
         )
+
+    def reading(self, done: float) -> str:
+        """Return how much of the prompt the model has processed, in words; `done` is from 0 to 1."""
+        if self.tools.toolbox.is_starting:
+            return "starting tools"
+        used = self.chat.used
+        return f"reading {int(done * used):,} of {used:,} tokens" if 0 < done < 1 and used else "reading"
 
     def new_notes(self) -> list[Notice]:
         """Return the notes of the store and the model since the last call.
 
         That the context is full is left out: the end of each answer says so (`Answer.end`).
         """
-        notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))] + self.toolbox.new_notes()
-        full = CONTEXT_FULL.format(self.context_size)
+        notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))] + self.tools.toolbox.new_notes()
+        full = CONTEXT_FULL.format(self.chat.context_size)
         return [Notice(text) for text in [*notes, *self.model.new_notes()] if text != full]

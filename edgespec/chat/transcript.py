@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from itertools import takewhile
-from typing import Any
 
 from edgespec.documents.document import fenced
 from edgespec.errors import UsageError
@@ -63,8 +62,8 @@ def to_markdown(info: ChatInfo, turns: Sequence[Turn]) -> str:
 
 def _call_blocks(result: ToolResult) -> list[str]:
     """Return a heading for a call of a tool, its arguments, and its result or what happened instead."""
-    said = result.summary if result.outcome in ("denied", "stopped") else result.text
-    return [f"## Tool {result.label}".rstrip(), *map(fenced, filter(None, (result.shown_arguments, said)))]
+    text = result.summary if result.outcome in ("denied", "stopped") else result.text
+    return [f"## Tool {result.label}".rstrip(), *map(fenced, filter(None, (result.shown_arguments, text)))]
 
 
 def to_jsonl(info: ChatInfo, turns: Sequence[Turn]) -> str:
@@ -114,14 +113,14 @@ def import_chat(store: Store, imported: ImportedChat) -> str:
     Raises StoreError.
     """
     chat = imported.id
-    if (known := _longest_branch(store, imported)) is None:
+    if (stored := _longest_branch(store, imported)) is None:
         first_s = next((time_s for *_, time_s in imported.turns if time_s is not None), None)
         store.create(chat, {"system": imported.system}, title=imported.title, created_s=first_s)
         if imported.folder:
             store.move(chat, imported.folder)
         if imported.is_pinned:
             store.pin(chat, True)
-    shared = known or []
+    shared = stored or []
     parent = shared[-1].key if shared else None
     for role, content, time_s in imported.turns[len(shared) :]:
         parent = store.append(chat, parent, role, content, created_s=time_s).key
@@ -130,8 +129,8 @@ def import_chat(store: Store, imported: ImportedChat) -> str:
 
 def is_stored(store: Store, imported: ImportedChat) -> bool:
     """Return whether the store has this chat with all of these messages."""
-    known = _longest_branch(store, imported)
-    return known is not None and len(known) == len(imported.turns)
+    stored = _longest_branch(store, imported)
+    return stored is not None and len(stored) == len(imported.turns)
 
 
 def _longest_branch(store: Store, imported: ImportedChat) -> list[Turn] | None:
@@ -148,7 +147,7 @@ def _longest_branch(store: Store, imported: ImportedChat) -> list[Turn] | None:
     return longest
 
 
-def _chat(value: Any) -> ImportedChat:
+def _chat(value: object) -> ImportedChat:
     """Read a chat. Raises ValueError."""
     about = value if isinstance(value, dict) else {}
     given, created_s = about.get("messages"), _time_of(about.get("created"))
@@ -169,7 +168,7 @@ def _chat(value: Any) -> ImportedChat:
     return ImportedChat(title, system, tuple(turns), id, folder, about.get("pinned") is True)
 
 
-def _time_of(value: Any) -> float | None:
+def _time_of(value: object) -> float | None:
     """Return the time of a text in ISO 8601, or of a number of seconds since 1970; None for anything else."""
     try:
         if isinstance(value, str):
@@ -181,7 +180,7 @@ def _time_of(value: Any) -> float | None:
         return None
 
 
-def _message(value: Any) -> tuple[str, str]:
+def _message(value: object) -> tuple[str, str]:
     """Return the role and content of a message. Raises ValueError."""
     if not isinstance(value, dict):
         raise ValueError("a message is not a JSON object")
@@ -208,7 +207,7 @@ def _message(value: Any) -> tuple[str, str]:
     return ROLES[role], "\n".join(filter(None, [content, *written]))
 
 
-def _call(value: Any) -> str:
+def _call(value: object) -> str:
     """Return a call of a tool as models write it. Raises ValueError."""
     function = value.get("function") if isinstance(value, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):

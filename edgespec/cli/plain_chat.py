@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
 from pathlib import Path
 from textwrap import shorten
 
@@ -13,13 +12,12 @@ import click
 from edgespec.cancel import CancelFlag
 from edgespec.chat.answerer import Added, Events, Level, Notice
 from edgespec.chat.attachments import Read, described, without_files
-from edgespec.chat.clipboard import copy_natively, osc52
-from edgespec.chat.commands import Commands
+from edgespec.chat.commands import completions, is_command, run_line
 from edgespec.chat.comparing import Comparison
-from edgespec.chat.editor import edited
+from edgespec.chat.controls import Controls
 from edgespec.chat.paths import pasted_files
+from edgespec.chat.programs import copy_natively, edited, osc52
 from edgespec.chat.session import AGAINST_LOOPS, Session
-from edgespec.chat.slash import COMMANDS, is_command
 from edgespec.cli.footer import footer
 from edgespec.cli.options.command import Call
 from edgespec.cli.setup.models import fetch_models
@@ -48,25 +46,29 @@ class Repl:
     def __init__(self, call: Call, session: Session) -> None:
         self._call, self.session, self.output, self._interrupts = call, session, call.output, call.interrupts
         self._details = call.values["stats"]
-        self.commands = Commands(session, self)
+        self.controls = Controls(session, self)
         self._left = self._shows_tokens = False
         self._exit_code = 0  # of the first error
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown
         self._marks = ""  # the drafter of the text being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
-        self._editor = LineEditor(self._completions, remembers=call.values["history"]) if interactive else None
+        self._editor = (
+            LineEditor(lambda line: completions(session, line), remembers=call.values["history"])
+            if interactive
+            else None
+        )
         self._calls = ToolCalls(call, asks=interactive)
 
     def run(self) -> int:
         """Run the conversation. Return the exit code: that of the first error if no user is there, as with piped
         input."""
         self.load(self.session.load_settings)
-        if self.session.turns:
+        if self.session.chat.turns:
             self.redraw()
-        elif self.session.system:
+        elif self.session.chat.system:
             self._show_system()
-        if self.session.attached and self._editor is not None:
+        if self.session.chat.attached and self._editor is not None:
             self.show_files()
         if self._editor is not None:
             self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits")
@@ -85,20 +87,20 @@ class Repl:
         """Run one message or command. Errors are reported, and the conversation continues."""
         try:
             if self._editor is not None and pasted_files(text):
-                self.commands.do_file(text)
+                run_line(self.controls, f"/file {text}")
             elif is_command(text):
-                self.commands.run(text)
+                run_line(self.controls, text)
             else:
                 if self.session.model.waits_for_workers:
                     self.load(self.session.load_settings)
-                    if self.session.engine is None:
+                    if self.session.model.engine is None:
                         return
                 self.answer(lambda cancel: self.session.ask(text.removeprefix("/"), cancel))
         except EdgespecError as error:
             self._show_error(error)
         self._show_notes()
-        if self.session.store_error is not None:
-            self.output.note(f"not saved yet: {self.session.store_error}")
+        if self.session.chat.store_error is not None:
+            self.output.note(f"not saved yet: {self.session.chat.store_error}")
         self._interrupts.resume()
 
     def _show_error(self, error: EdgespecError) -> None:
@@ -106,8 +108,10 @@ class Repl:
         self.output.error(str(error), trace=True)
         if self.session.model.waits_for_workers:
             self.output.note("the next message loads the model again")
-        elif self.session.engine is None and self.session.model.remedies() and not self.session.model.was_cancelled:
-            self.say(self.commands.remedies())
+        elif (
+            self.session.model.engine is None and self.session.model.remedies() and not self.session.model.was_cancelled
+        ):
+            self.say(self.controls.remedies())
 
     # --- the interface for commands ---------------------------------------------------------------------------------
 
@@ -120,13 +124,13 @@ class Repl:
     def answer(self, start: Callable[[CancelFlag], Events]) -> None:
         """Show an answer as it streams."""
         cancel = CancelFlag()
-        thinking, thought, answered = ThinkingStream(), 0, False
+        thinking, n_thought, answered = ThinkingStream(), 0, False
         stats: Stats | None = None
         finish: str | None = None
         try:
             with self._interrupts.calling(cancel.set):
                 events = start(cancel)
-                if self.session.toolbox.is_starting:
+                if self.session.tools.toolbox.is_starting:
                     self.output.progress("starting tools", None)
                 thinking.push(self.session.begun)  # the part of a continued answer that is shown already
                 for event in events:
@@ -147,25 +151,25 @@ class Repl:
                     parts = thinking.push(event.text) + (thinking.end() if event.finish_reason else [])
                     for kind, text in parts:
                         if kind == "thinking":
-                            thought += 1
-                            self.output.progress(f"thinking, {thought} tokens", None)
+                            n_thought += 1
+                            self.output.progress(f"thinking, {n_thought} tokens", None)
                         else:
                             # Blank lines after the reasoning are not part of the answer.
-                            text = text if answered or not thought else text.lstrip("\n")
+                            text = text if answered or not n_thought else text.lstrip("\n")
                             answered = answered or bool(text)
                             self.output.answer(self._marked(event.source, text) if self._shows_tokens else text)
         finally:
             self.output.end_progress()
             self._end_part()
-            if thought:
-                self.output.note(f"thought for {thought} tokens; /thought shows the text")
+            if n_thought:
+                self.output.note(f"thought for {n_thought} tokens; /thought shows the text")
         self._seen = self._head()
         self._account(stats)
-        asked = [name for key, name in CONSTRAINTS.items() if getattr(self.session.settings, key)]
+        asked = [name for key, name in CONSTRAINTS.items() if getattr(self.session.chat.settings, key)]
         if asked and finish == "length":
             hint = "/continue resumes it, /set max-tokens -1 removes the limit"
             raise GenerationError(f"the answer is cut off and may not fit the {asked[0]}", hint=hint)
-        last = self.session.turns[-1].answer if self.session.turns else None
+        last = self.session.chat.turns[-1].answer if self.session.chat.turns else None
         if finish in ("length", "repetition") and last is not None:
             self.output.note(_end_note(last))
 
@@ -177,15 +181,15 @@ class Repl:
     def redraw(self) -> None:
         """Show the title and the last messages."""
         session = self.session
-        if not session.turns:
+        if not session.chat.turns:
             self.output.note("a new conversation")
             self._show_system()
             return
-        self.output.note(f'chat "{session.title or session.chat}" ({len(session.turns)} messages)')
+        self.output.note(f'chat "{session.chat.title or session.chat.saved_id}" ({len(session.chat.turns)} messages)')
         self._show_system()
-        if n_left := sum(turn.role != "system" for turn in session.turns[: session.first_sent]):
+        if n_left := sum(turn.role != "system" for turn in session.chat.turns[: session.chat.first_sent]):
             self.output.note(f"{counted(n_left, 'older message')} no longer sent, because the context was full")
-        for turn in session.turns[-2:]:
+        for turn in session.chat.turns[-2:]:
             if self._editor is not None and self._head() != self._seen:  # a pipe gets only answers
                 self._show_turn(turn)
         self._seen = self._head()
@@ -209,7 +213,7 @@ class Repl:
 
     def load(self, settings: LoadSettings) -> None:
         """Load a model, and show its notes. Raises EdgespecError if there is no user who could choose another model."""
-        cancel, system = CancelFlag(), self.session.system
+        cancel, system = CancelFlag(), self.session.chat.system
         try:
             if not self._call.values["server"]:
                 settings = fetch_models(self._call, settings, ask=self._agrees)
@@ -228,7 +232,7 @@ class Repl:
         if self._editor is not None:
             draft = f", draft {short_name(Path(info.draft_model))}" if info.draft_model else ""
             self.output.note(f"{info.description}, context of {info.ctx_size} tokens{draft}")
-        if self.session.system != system:
+        if self.session.chat.system != system:
             self._show_system()
         self._show_notes()
 
@@ -266,11 +270,11 @@ class Repl:
     def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
         cancel = CancelFlag()
         with self._interrupts.calling(cancel.set), self.output.showing_progress():
-            found = read(lambda what: self.output.progress(f"reading {what}", None), cancel)
-        take(found)
+            files = read(lambda what: self.output.progress(f"reading {what}", None), cancel)
+        take(files)
 
     def show_files(self) -> None:
-        (self.output.note if self._editor is None else self.output.say)(self.commands.files())  # a pipe gets answers
+        (self.output.note if self._editor is None else self.output.say)(self.controls.files())  # a pipe gets answers
 
     def show_tokens(self) -> None:
         self._shows_tokens = not self._shows_tokens
@@ -300,12 +304,14 @@ class Repl:
             return
         session, details = self.session, self._details
         verdicts = session.verdicts() if details else ()
-        for line in footer(stats, session.model.info, details=details, verify=session.settings.verify, pace=verdicts):
+        for line in footer(
+            stats, session.model.info, details=details, verify=session.chat.settings.verify, pace=verdicts
+        ):
             self.output.aside(line)
 
     def _show_system(self) -> None:
-        if (system := one_line(self.session.system)) or self.session.persona:
-            of = f" ({self.session.persona})" if self.session.persona else ""
+        if (system := one_line(self.session.chat.system)) or self.session.chat.persona:
+            of = f" ({self.session.chat.persona})" if self.session.chat.persona else ""
             self.output.note(
                 f"system prompt{of}: {shorten(system, SHOWN, placeholder=' …')} (/system shows and changes it)"
             )
@@ -319,12 +325,12 @@ class Repl:
         parts = split(content)
         self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
         for file in files:
-            self.output.note(f"attached: {file.name} ({described([file], self.session.counts.count(file))})")
+            self.output.note(f"attached: {file.name} ({described([file], self.session.chat.counts.count(file))})")
         if turn.answer is not None and turn.answer.end:
             self.output.note(_end_note(turn.answer))
 
     def _show_tokens(self) -> None:
-        last = next((turn for turn in reversed(self.session.turns) if turn.role == "assistant"), None)
+        last = next((turn for turn in reversed(self.session.chat.turns) if turn.role == "assistant"), None)
         for piece in self.session.store.pieces(last.key) if last is not None else ():
             self.output.answer(self._marked(piece.source, piece.text))
         self.output.answer(self._marked("", ""))
@@ -338,7 +344,7 @@ class Repl:
         return text
 
     def _head(self) -> str | None:
-        return self.session.turns[-1].key if self.session.turns else None
+        return self.session.chat.turns[-1].key if self.session.chat.turns else None
 
     # --- reading --------------------------------------------------------------------------------------------------
 
@@ -366,14 +372,6 @@ class Repl:
             except EOFError:
                 self.output.line("")
                 return None
-
-    def _completions(self, line: str) -> Sequence[str]:
-        """Complete slash commands, and for /load the ids of chats."""
-        if line.startswith("/load "):
-            with suppress(EdgespecError):
-                return [f"/load {chat.id}" for chat in self.session.store.chats() if chat.id.startswith(line[6:])]
-        names = (f"/{command.name}" for command in COMMANDS)
-        return [name for name in names if line.startswith("/") and name.startswith(line)]
 
 
 def _end_note(answer: Answer) -> str:

@@ -173,24 +173,24 @@ def test_attachments_stay_with_their_message(folder: Path) -> None:
         engine = FakeEngine("fine")
         session = Session(store, lambda *_: engine, LoadSettings("demo"), ChatSettings(max_tokens=20))
         session.load()
-        session.attached, _ = attach([], "Makefile")
+        session.chat.attached, _ = attach([], "Makefile")
         (folder / "Makefile").unlink()  # its text has been read
-        assert session.counts.count(session.attached[0]) == 6  # two fences, the name and three words
+        assert session.chat.counts.count(session.chat.attached[0]) == 6  # two fences, the name and three words
         list(session.ask("what?"))
-        assert session.turns[0].content == "./Makefile:\n```\ntext of Makefile\n```\n\nwhat?"
-        assert (session.attached, session.title) == ([], "what?")
+        assert session.chat.turns[0].content == "./Makefile:\n```\ntext of Makefile\n```\n\nwhat?"
+        assert (session.chat.attached, session.chat.title) == ([], "what?")
         list(session.edit(0, "why?"))
-        assert session.turns[0].content.endswith("```\n\nwhy?")
-        assert session.undo() == "why?"
-        assert [file.name for file in session.attached] == ["./Makefile"]
-        session.attached = []
+        assert session.chat.turns[0].content.endswith("```\n\nwhy?")
+        assert session.chat.undo() == "why?"
+        assert [file.name for file in session.chat.attached] == ["./Makefile"]
+        session.chat.attached = []
         list(session.ask("first"))
-        session.attached = [Attachment("a.txt", "word " * 2000)]
-        assert session.trouble() == ""  # not counted yet
-        session.counts.count(session.attached[0])
-        assert session.trouble().startswith(
+        session.chat.attached = [Attachment("a.txt", "word " * 2000)]
+        assert session.chat.trouble() == ""  # not counted yet
+        session.chat.counts.count(session.chat.attached[0])
+        assert session.chat.trouble().startswith(
             "2,003 tokens are attached, 980 too many for the context of 1,024\n  attach"
         )
         with pytest.raises(UsageError, match="the context holds"):
             session.ask("now?")
-        assert len(session.attached) == 1
+        assert len(session.chat.attached) == 1

@@ -37,7 +37,7 @@ DEMO = LoadSettings("demo", threads=1, spec_type="none", store=False)
 
 
 def last_stats(session: Session) -> Stats:
-    return Stats.from_json(session.last_answer.stats)
+    return Stats.from_json(session.chat.last_answer.stats)
 
 
 @pytest.fixture
@@ -69,15 +69,15 @@ def notices(events: Iterable[Event]) -> list[str]:
 
 
 def contents(session: Session) -> list[str]:
-    return [turn.content for turn in session.turns]
+    return [turn.content for turn in session.chat.turns]
 
 
 def stored(session: Session) -> list[str]:
     """The open path as another program would read it."""
     assert session.store.file is not None
-    assert session.chat is not None
+    assert session.chat.saved_id is not None
     with Store(session.store.file) as other:
-        return [turn.content for turn in other.path(other.find(session.chat).head)]
+        return [turn.content for turn in other.path(other.find(session.chat.saved_id).head)]
 
 
 # --- what is kept -----------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ def stored(session: Session) -> list[str]:
 
 def test_what_is_said_is_kept_with_how_it_came_about(store: Store) -> None:
     session = talking_to(FakeEngine("It is blue."), store)
-    session.change({"temp": "0.5"})
+    session.chat.change({"temp": "0.5"})
     assert said(session.ask("Why is the sky blue?\nSay it.")) == "It is blue."
     (info,) = store.chats()
     question, answer = store.path(info.head)
@@ -99,26 +99,26 @@ def test_what_is_said_is_kept_with_how_it_came_about(store: Store) -> None:
     assert answer.answer.settings["sampling"]["temperature"] == 0.5
     assert answer.answer.stats["timings"]["predicted_n"] == len(answer.answer.ids) == 3
     assert [piece.text for piece in store.pieces(answer.key)] == ["It", " is", " blue."]
-    assert [turn.key for turn in session.turns] == [question.key, answer.key]
+    assert [turn.key for turn in session.chat.turns] == [question.key, answer.key]
 
 
 def test_a_conversation_of_nothing_is_not_kept(store: Store) -> None:
     session = talking_to(FakeEngine(), store)
-    session.change({"temp": "0.5"})
-    session.set_system("be brief")
+    session.chat.change({"temp": "0.5"})
+    session.chat.set_system("be brief")
     assert store.chats() == []
 
 
 def test_a_chat_that_is_opened_again_goes_on_as_it_was_set(store: Store) -> None:
     first = talking_to(FakeEngine(), store)
-    first.set_system("be brief")
+    first.chat.set_system("be brief")
     said(first.ask("hello"))
-    first.change({"min-p": "0.25"})
+    first.chat.change({"min-p": "0.25"})
     engine = FakeEngine()
     session = talking_to(engine, store)
-    session.open("last")
+    session.chat.open("last")
     assert contents(session) == contents(first)
-    assert (session.system, session.settings) == ("be brief", first.settings)
+    assert (session.chat.system, session.chat.settings) == ("be brief", first.chat.settings)
     said(session.ask("more"))
     assert [message.role for message in engine.requests[-1].messages] == ["system", "user", "assistant", "user"]
     assert engine.requests[-1].sampling == SamplingSettings(min_p=0.25)
@@ -134,15 +134,15 @@ def test_a_new_chat_begins_with_the_users_own_system_prompt(store: Store) -> Non
         engine = FakeEngine()
         session = Session(store, partial(_opened, engine), DEMO, system=own)
         session.load()
-        session.open("last")
-        assert session.system == "be a pirate"
-        session.new()
-        assert session.system == own
-        session.set_system("be loud")
+        session.chat.open("last")
+        assert session.chat.system == "be a pirate"
+        session.chat.new()
+        assert session.chat.system == own
+        session.chat.set_system("be loud")
         said(session.ask("hello"))
         assert engine.requests[-1].messages[0] == Message("system", "be loud")
-        session.new()
-        assert session.system == own
+        session.chat.new()
+        assert session.chat.system == own
         store.remove([store.find("last").id])
 
 
@@ -157,15 +157,15 @@ def test_another_model_answers_as_catalogued_but_for_what_the_user_set(
 
     def answers_with(model: str) -> tuple[str, float, float]:
         session.load(LoadSettings(model))
-        return session.system, session.settings.sampling.temperature, session.settings.sampling.top_p
+        return session.chat.system, session.chat.settings.sampling.temperature, session.chat.settings.sampling.top_p
 
     assert answers_with("demo") == ("", 0.8, 0.95)
     assert answers_with("brief") == ("Be brief.", 0.2, 0.95)
-    session.new()
-    assert session.system == "Be brief."
+    session.chat.new()
+    assert session.chat.system == "Be brief."
     assert answers_with("long") == ("", 0.8, 0.5)
-    session.change({"temp": "1.1"})
-    session.set_system("Shout.")
+    session.chat.change({"temp": "1.1"})
+    session.chat.set_system("Shout.")
     assert answers_with("brief") == ("Shout.", 1.1, 0.95)
 
 
@@ -174,15 +174,15 @@ def test_the_figures_of_the_last_answer_come_with_the_chat(store: Store) -> None
     said(session.ask("Why?"))
     before = last_stats(session)
     assert before.generated_tokens == 3
-    session.new()
-    assert not session.last_answer.stats
-    session.open("last")
+    session.chat.new()
+    assert not session.chat.last_answer.stats
+    session.chat.open("last")
     assert last_stats(session).as_json() == before.as_json()
 
 
 def test_the_context_in_use_is_counted_while_an_answer_comes(store: Store) -> None:
     session = talking_to(FakeEngine("one two three"), store)
-    counts = [session.used for event in session.ask("four more words here") if isinstance(event, TokenEvent)]
+    counts = [session.chat.used for event in session.ask("four more words here") if isinstance(event, TokenEvent)]
     assert counts == [9, 10, 11, 11]
 
 
@@ -201,17 +201,17 @@ def test_an_answer_that_nobody_waits_for_is_kept_as_far_as_it_came(store: Store)
         for _ in range(3):
             next(events)
     assert stored(session) == ["count", "one two three"]
-    assert session.turns[-1].answer is not None
-    assert session.turns[-1].answer.finish_reason == "cancelled"
+    assert session.chat.turns[-1].answer is not None
+    assert session.chat.turns[-1].answer.finish_reason == "cancelled"
 
 
 def test_a_stopped_answer_is_kept_and_gone_on_with_to_the_very_same_text(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=30)
     whole = said(session.ask("What does os.walk do?"))
-    session.undo()
-    session.change({"max-tokens": "11"})
+    session.chat.undo()
+    session.chat.change({"max-tokens": "11"})
     begun = said(session.ask("What does os.walk do?"))
-    session.change({"max-tokens": "19"})
+    session.chat.change({"max-tokens": "19"})
     assert begun + said(session.go_on()) == whole
     assert contents(session) == stored(session) == ["What does os.walk do?", whole]
 
@@ -219,7 +219,7 @@ def test_a_stopped_answer_is_kept_and_gone_on_with_to_the_very_same_text(runtime
 def test_an_answer_is_continued_inside_a_character(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=2, grammar='root ::= "a😀b"')
     assert said(session.ask("hello")) == "a"
-    session.change({"max-tokens": "1"})
+    session.chat.change({"max-tokens": "1"})
     assert [said(session.go_on()) for _ in range(4)] == ["", "", "😀", "b"]
     assert contents(session) == stored(session) == ["hello", "a😀b"]
 
@@ -232,7 +232,7 @@ def test_a_cancelled_answer_says_so(runtime: Runtime, store: Store) -> None:
     *_, last = events
     assert isinstance(last, TokenEvent)
     assert last.finish_reason == "cancelled"
-    assert session.turns[-1].content.startswith(first.text)
+    assert session.chat.turns[-1].content.startswith(first.text)
 
 
 def test_nothing_is_kept_of_an_answer_of_nothing(store: Store) -> None:
@@ -240,7 +240,7 @@ def test_nothing_is_kept_of_an_answer_of_nothing(store: Store) -> None:
     cancel.set()
     list(session.ask("hello", cancel))
     assert contents(session) == stored(session) == ["hello"]
-    assert said(session.regenerate()) == session.turns[-1].content
+    assert said(session.regenerate()) == session.chat.turns[-1].content
 
 
 # --- what is sent -----------------------------------------------------------------------------------------------------
@@ -249,7 +249,7 @@ def test_nothing_is_kept_of_an_answer_of_nothing(store: Store) -> None:
 def test_the_next_turn_processes_only_new_tokens(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=40, sampling=SamplingSettings(temperature=1.5))
     said(session.ask("What does os.walk do?"))
-    used = session.used
+    used = session.chat.used
     said(session.ask("And os.scandir?"))
     # An end token was never in the cache, and the last token of the answer is read with the next message.
     assert last_stats(session).cached_tokens >= used - 2
@@ -257,17 +257,17 @@ def test_the_next_turn_processes_only_new_tokens(runtime: Runtime, store: Store)
 
 def test_the_oldest_messages_leave_a_full_context_and_the_system_message_stays(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=40)
-    session.set_system("You know Python.")
+    session.chat.set_system("You know Python.")
     told: list[str] = []
     for number in range(6):
         told += notices(session.ask(f"{number} What does os.walk do, and why is it there at all?"))
-    assert len(session.turns) == 12
-    assert told[-1] == f"the context of 256 tokens is full: {session.first_sent} older messages were dropped"
-    assert session.turns[session.first_sent].role == "user"
-    assert session._messages(session.turns, session.first_sent)[0].content == "You know Python."
+    assert len(session.chat.turns) == 12
+    assert told[-1] == f"the context of 256 tokens is full: {session.chat.first_sent} older messages were dropped"
+    assert session.chat.turns[session.chat.first_sent].role == "user"
+    assert session.chat._messages(session.chat.turns, session.chat.first_sent)[0].content == "You know Python."
     again = talking_to(runtime, store)
-    again.open("last")
-    assert again.first_sent == session.first_sent
+    again.chat.open("last")
+    assert again.chat.first_sent == session.chat.first_sent
 
 
 def test_an_answer_goes_on_while_old_messages_leave(runtime: Runtime, store: Store) -> None:
@@ -275,17 +275,17 @@ def test_an_answer_goes_on_while_old_messages_leave(runtime: Runtime, store: Sto
     session = talking_to(runtime, store, max_tokens=60, sampling=SamplingSettings(temperature=1.0))
     for number in range(2):
         said(session.ask(f"{number} What does os.walk do?"))
-    before = session.first_sent
+    before = session.chat.first_sent
     endless = SamplingSettings(logit_bias=tuple((token, -math.inf) for token in runtime.model.end_tokens))
-    session.settings = replace(session.settings, max_tokens=230, sampling=endless)
+    session.chat.settings = replace(session.chat.settings, max_tokens=230, sampling=endless)
     events = list(session.ask("Go on."))
     last = events[-1]
     assert isinstance(last, TokenEvent)
     assert last.finish_reason == "length"
     assert last.stats is not None
     assert last.stats.generated_tokens == 230
-    assert session.first_sent > before
-    assert session.turns[-1].content == said(events)
+    assert session.chat.first_sent > before
+    assert session.chat.turns[-1].content == said(events)
 
 
 def test_each_answer_that_fills_the_context_is_known_to(runtime: Runtime, store: Store) -> None:
@@ -293,49 +293,51 @@ def test_each_answer_that_fills_the_context_is_known_to(runtime: Runtime, store:
     session = talking_to(runtime, store, max_tokens=-1, sampling=endless)
     for message in ("What does os.walk do?", "And os.scandir?"):
         said(session.ask(message))
-        assert (answer := session.turns[-1].answer) is not None and answer.end == FULL
-    session.change({"max-tokens": "5"})
+        assert (answer := session.chat.turns[-1].answer) is not None and answer.end == FULL
+    session.chat.change({"max-tokens": "5"})
     said(session.ask("Thanks."))
-    assert (answer := session.turns[-1].answer) is not None and answer.end == "cut off at the token limit"
+    assert (answer := session.chat.turns[-1].answer) is not None and answer.end == "cut off at the token limit"
 
 
 def test_a_message_too_long_for_the_context_is_refused_and_nothing_kept(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store)
     with pytest.raises(UsageError, match="the context holds 256"):
         session.ask("word " * 400)
-    assert session.turns == []
+    assert session.chat.turns == []
     assert store.chats() == []
 
 
 def test_whatever_ends_the_lines_of_a_text_the_model_gets_newlines(store: Store) -> None:
     session = talking_to(FakeEngine(), store)
-    session.set_system("be\r\nbrief")
-    session.attached = [attachment("a.txt", b"one\r\ntwo\rthree\r\n")]
+    session.chat.set_system("be\r\nbrief")
+    session.chat.attached = [attachment("a.txt", b"one\r\ntwo\rthree\r\n")]
     list(session.ask("four\r\nfive\rsix"))
-    assert session.messages[0].content == "be\nbrief"
-    assert session.turns[0].content == "a.txt:\n```\none\ntwo\nthree\n```\n\nfour\nfive\nsix"
+    assert session.chat.messages[0].content == "be\nbrief"
+    assert session.chat.turns[0].content == "a.txt:\n```\none\ntwo\nthree\n```\n\nfour\nfive\nsix"
     list(session.edit(0, "seven\r\neight"))
-    assert session.turns[0].content.endswith("\n\nseven\neight")
+    assert session.chat.turns[0].content.endswith("\n\nseven\neight")
 
 
 def test_files_go_with_the_next_message_behind_fences_they_do_not_hold(store: Store) -> None:
     session = talking_to(FakeEngine(), store)
-    session.attached = [Attachment("a.md", "```\ncode\n```\n"), Attachment("b.txt", "plain")]
+    session.chat.attached = [Attachment("a.md", "```\ncode\n```\n"), Attachment("b.txt", "plain")]
     said(session.ask("What is this?"))
-    assert session.turns[0].content == ("a.md:\n````\n```\ncode\n```\n````\n\nb.txt:\n```\nplain\n```\n\nWhat is this?")
-    assert session.attached == []
+    assert session.chat.turns[0].content == (
+        "a.md:\n````\n```\ncode\n```\n````\n\nb.txt:\n```\nplain\n```\n\nWhat is this?"
+    )
+    assert session.chat.attached == []
 
 
 def test_ids_are_not_sent_for_an_answer_cut_at_a_stop_text(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=40)
     whole = said(session.ask("What does os.walk do?"))
     session.regenerate()
-    session.settings = replace(session.settings, stop=(whole[8:11],))
-    session.undo()
+    session.chat.settings = replace(session.chat.settings, stop=(whole[8:11],))
+    session.chat.undo()
     cut = said(session.ask("What does os.walk do?"))
     assert len(cut) < len(whole)
-    assert session.turns[-1].answer is not None
-    assert session.turns[-1].answer.ids == ()
+    assert session.chat.turns[-1].answer is not None
+    assert session.chat.turns[-1].answer.ids == ()
 
 
 @pytest.mark.parametrize(
@@ -361,7 +363,7 @@ def test_ids_are_sent_only_where_the_template_writes_the_same(
     regex = str(facts.pop("regex", ""))
     engine = Model(answer)
     session = talking_to(engine, store)
-    session.settings = replace(session.settings, regex=regex)
+    session.chat.settings = replace(session.chat.settings, regex=regex)
     said(session.ask("really?"))
     said(session.ask("sure?"))
     assert bool(engine.requests[-1].messages[1].tokens) == is_sent_as_ids
@@ -377,10 +379,10 @@ def test_answering_again_keeps_both_answers(store: Store) -> None:
     said(session.regenerate())
     assert contents(session) == stored(session) == ["count", "two"]
     assert [request.sample for request in engine.requests] == [0, 1]
-    assert {branch.preview for branch in session.branches()} == {"one", "two"}
-    session.step(session.turns[-1].key, 1)
+    assert {branch.preview for branch in session.chat.branches()} == {"one", "two"}
+    session.chat.step(session.chat.turns[-1].key, 1)
     assert contents(session) == stored(session) == ["count", "one"]
-    session.step(session.turns[-1].key, 1)
+    session.chat.step(session.chat.turns[-1].key, 1)
     assert contents(session) == ["count", "two"]
 
 
@@ -398,8 +400,8 @@ def test_editing_answers_anew_and_keeps_what_was_said(store: Store) -> None:
     said(session.ask("second"))
     said(session.edit(0, "other"))
     assert contents(session) == stored(session) == ["other", "three"]
-    old = next(branch for branch in session.branches() if not branch.is_current)
-    session.switch(old.leaf)
+    old = next(branch for branch in session.chat.branches() if not branch.is_current)
+    session.chat.switch(old.leaf)
     assert contents(session) == ["first", "one", "second", "two"]
 
 
@@ -417,22 +419,22 @@ def test_undo_gives_the_message_back_and_keeps_it_as_a_branch(store: Store) -> N
     session = talking_to(FakeEngine("one", "two"), store)
     said(session.ask("first"))
     said(session.ask("second"))
-    assert session.undo() == "second"
+    assert session.chat.undo() == "second"
     assert contents(session) == stored(session) == ["first", "one"]
-    assert session.undo() == "first"
+    assert session.chat.undo() == "first"
     assert contents(session) == []
     with pytest.raises(UsageError, match="nothing to undo"):
-        session.undo()
-    assert len(session.branches()) == 1
+        session.chat.undo()
+    assert len(session.chat.branches()) == 1
 
 
 def test_a_fork_goes_its_own_way(store: Store) -> None:
     session = talking_to(FakeEngine("one", "two"), store)
     said(session.ask("first"))
-    original = session.chat
+    original = session.chat.saved_id
     for title in ("first (fork)", "first (fork) (fork)"):
-        session.fork()
-        assert session.title == title
+        session.chat.fork()
+        assert session.chat.title == title
     said(session.ask("second"))
     assert len({chat.id for chat in store.chats()}) == 3
     assert contents(session) == stored(session) == ["first", "one", "second", "two"]
@@ -446,13 +448,13 @@ def test_a_fork_goes_its_own_way(store: Store) -> None:
 def test_settings_count_from_the_next_message_on(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store)
     with pytest.raises(UsageError, match="temp must be"):
-        session.change({"temp": "-1"})
+        session.chat.change({"temp": "-1"})
     with pytest.raises(UsageError, match="drafter suffix is not loaded"):
-        session.change({"spec-type": "suffix"})
+        session.chat.change({"spec-type": "suffix"})
     with pytest.raises(UsageError, match="unknown setting"):
-        session.change({"warmth": "1"})
-    assert session.settings == ChatSettings(seed=3)
-    session.change({"max-tok": "2"})
+        session.chat.change({"warmth": "1"})
+    assert session.chat.settings == ChatSettings(seed=3)
+    session.chat.change({"max-tok": "2"})
     said(session.ask("hello"))
     assert last_stats(session).generated_tokens == 2
 
@@ -463,8 +465,8 @@ def test_without_a_seed_every_answer_draws_one_and_keeps_it(store: Store) -> Non
     said(session.ask("a"))
     said(session.regenerate())
     assert engine.requests[0].seed != engine.requests[1].seed
-    assert session.turns[-1].answer is not None
-    assert session.turns[-1].answer.seed == engine.requests[1].seed
+    assert session.chat.turns[-1].answer is not None
+    assert session.chat.turns[-1].answer.seed == engine.requests[1].seed
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -480,9 +482,9 @@ def test_when_the_model_dies_the_answer_so_far_is_kept_and_it_can_be_started_aga
     with pytest.raises(WorkerDiedError):
         seen.extend(events)
     assert stored(session) == ["count", "one two"]
-    assert session.turns[-1].answer is not None
-    assert session.turns[-1].answer.finish_reason == "error"
-    assert session.engine is None
+    assert session.chat.turns[-1].answer is not None
+    assert session.chat.turns[-1].answer.finish_reason == "error"
+    assert session.model.engine is None
     with pytest.raises(UsageError, match="no model is loaded"):
         session.ask("more")
     assert stored(session) == ["count", "one two"]
@@ -494,7 +496,7 @@ def test_a_failure_that_the_model_survives_leaves_it_loaded(store: Store) -> Non
     session = talking_to(FakeEngine("one two", error=GenerationError("decoding failed"), error_after=1), store)
     with pytest.raises(GenerationError):
         list(session.ask("count"))
-    assert session.engine is not None
+    assert session.model.engine is not None
     assert stored(session) == ["count", "one"]
 
 
@@ -505,7 +507,7 @@ def test_what_cannot_be_loaded_leaves_the_model_where_it_is(store: Store, tmp_pa
     for spec in (str(broken), str(tmp_path / "nowhere.gguf")):
         with pytest.raises(EdgespecError):
             session.load(replace(DEMO, model=spec))
-    assert session.engine is not None
+    assert session.model.engine is not None
     assert session.load_settings == DEMO
 
 
@@ -518,13 +520,13 @@ def test_a_conversation_goes_on_without_its_store_and_is_kept_later(store: Store
     locker.execute("BEGIN IMMEDIATE")
     try:
         assert said(session.ask("second")) == "two"
-        assert session.store_error is not None
-        assert session.store_error
+        assert session.chat.store_error is not None
+        assert session.chat.store_error
     finally:
         locker.execute("ROLLBACK")
         locker.close()
-    session.rename("kept")
-    assert session.store_error is None
+    session.chat.rename("kept")
+    assert session.chat.store_error is None
     assert stored(session) == ["first", "one", "second", "two"]
 
 
@@ -539,11 +541,11 @@ def test_a_conversation_begun_where_nothing_can_be_written_is_whole_and_kept_lat
         said(session.ask("first"))
         said(session.ask("second"))
         said(session.regenerate())
-        assert session.store_error is not None
-        assert len(session.branches()) == 2
+        assert session.chat.store_error is not None
+        assert len(session.chat.branches()) == 2
         index.unlink()
-        session.rename("kept")
-        assert session.store_error is None
+        session.chat.rename("kept")
+        assert session.chat.store_error is None
         assert store.unwritable is None
         assert stored(session) == ["first", "one", "second", "another"]
     with Store(file) as store:
@@ -554,26 +556,28 @@ def test_a_conversation_begun_where_nothing_can_be_written_is_whole_and_kept_lat
 def test_a_conversation_whose_file_is_lost_is_written_anew(store: Store) -> None:
     session = talking_to(FakeEngine("one", "two"), store)
     said(session.ask("first"))
-    assert session.chat is not None
-    store.remove([session.chat])
+    assert session.chat.saved_id is not None
+    store.remove([session.chat.saved_id])
     said(session.ask("second"))
-    assert session.store_error is None
+    assert session.chat.store_error is None
     assert stored(session) == ["first", "one", "second", "two"]
 
 
 def test_a_fork_that_is_lost_is_written_anew_with_its_chat_or_without(store: Store) -> None:
     session = talking_to(FakeEngine("one", "two", "three"), store)
     said(session.ask("first"))
-    old = session.chat
-    for lost in ([session.fork()], [session.fork(), old]):
-        pieces = store.pieces(session.turns[-1].key)
+    old = session.chat.saved_id
+    for lost in ([session.chat.fork()], [session.chat.fork(), old]):
+        pieces = store.pieces(session.chat.turns[-1].key)
         store.remove(filter(None, lost))
         said(session.ask("next"))
-        assert session.store_error is None
+        assert session.chat.store_error is None
         assert stored(session) == contents(session)
-        assert old in lost or store.pieces(session.turns[1].key) == pieces, "the messages of the old chat are as before"
-        session.undo()
-    assert [branch.n_turns for branch in session.branches()] == [4]
+        assert old in lost or store.pieces(session.chat.turns[1].key) == pieces, (
+            "the messages of the old chat are as before"
+        )
+        session.chat.undo()
+    assert [branch.n_turns for branch in session.chat.branches()] == [4]
 
 
 def test_a_model_that_died_while_nobody_asked_is_reported_with_the_next_message_which_is_kept(store: Store) -> None:
@@ -584,7 +588,7 @@ def test_a_model_that_died_while_nobody_asked_is_reported_with_the_next_message_
     session = talking_to(Dead(), store)
     with pytest.raises(WorkerDiedError):
         session.ask("hello")
-    assert session.engine is None
+    assert session.model.engine is None
     assert session.model.remedies()
     assert stored(session) == ["hello"]
 
@@ -593,13 +597,19 @@ def test_while_an_answer_is_made_nothing_else_touches_the_conversation(store: St
     session = talking_to(FakeEngine("one two", "three"), store)
     said(session.ask("first"))
     said(session.regenerate())
-    other = next(branch.leaf for branch in session.branches() if not branch.is_current)
+    other = next(branch.leaf for branch in session.chat.branches() if not branch.is_current)
     events = session.ask("second")
     next(events)
-    for act in (session.new, session.undo, session.fork, lambda: session.switch(other), lambda: session.open("last")):
+    for act in (
+        session.chat.new,
+        session.chat.undo,
+        session.chat.fork,
+        lambda: session.chat.switch(other),
+        lambda: session.chat.open("last"),
+    ):
         with pytest.raises(UsageError, match="an answer is being generated"):
             act()
-    session.change({"pace": "off"})  # counts from the next one on
+    session.chat.change({"pace": "off"})  # counts from the next one on
     said(events)
     assert contents(session) == stored(session) == ["first", "three", "second", "three"]
 
@@ -610,7 +620,7 @@ def test_what_was_not_generated_here_is_gone_on_with_as_text(store: Store) -> No
     said(session.ask("hello"))
     session.edit(1, "right")
     said(session.go_on())
-    assert session.turns[-1].content == "right and more"
+    assert session.chat.turns[-1].content == "right and more"
     said(session.ask("next"))
     assert engine.requests[-1].messages[1] == Message("assistant", "right and more")
 
@@ -618,9 +628,9 @@ def test_what_was_not_generated_here_is_gone_on_with_as_text(store: Store) -> No
 def test_going_on_with_an_answer_that_has_nothing_more_to_say_leaves_it_as_it_was(store: Store) -> None:
     session = talking_to(FakeEngine("one two", []), store)
     said(session.ask("count"))
-    before = session.turns[-1]
+    before = session.chat.turns[-1]
     said(session.go_on())
-    assert session.turns[-1] == before
+    assert session.chat.turns[-1] == before
     assert [piece.text for piece in store.pieces(before.key)] == ["one", " two"]
 
 
@@ -636,13 +646,13 @@ def test_a_fixed_seed_says_something_else_each_time_it_is_asked_again(store: Sto
 def test_a_chat_that_begins_with_the_assistant_cannot_be_answered_there(store: Store) -> None:
     chat = import_chat(store, ImportedChat("", "", (("assistant", "How can I help?", None),), new_id()))
     session = talking_to(FakeEngine(), store)
-    session.open(chat)
+    session.chat.open(chat)
     for act in (session.regenerate, session.go_on):
         with pytest.raises(UsageError):
             act()
     assert contents(session) == ["How can I help?"]
     said(session.ask("hello"))
-    assert len(session.turns) == 3
+    assert len(session.chat.turns) == 3
 
 
 def test_an_earlier_answer_is_made_anew_where_it_stands(store: Store) -> None:
@@ -651,25 +661,25 @@ def test_an_earlier_answer_is_made_anew_where_it_stands(store: Store) -> None:
     said(session.ask("second"))
     said(session.regenerate(index=1))
     assert contents(session) == stored(session) == ["first", "three"]
-    assert len(session.branches()) == 2
+    assert len(session.chat.branches()) == 2
 
 
 def test_what_undo_brings_back_has_the_context_it_had(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store, max_tokens=10)
     question = "{} What does os.walk do, and why is it there at all? Does it follow the links that it finds?"
     texts = [said(session.ask(question.format(number))) for number in range(7)]
-    assert session.first_sent
+    assert session.chat.first_sent
     for _ in range(5):
-        session.undo()
-    assert not session.first_sent
+        session.chat.undo()
+    assert not session.chat.first_sent
     assert [said(session.ask(question.format(number))) for number in range(2, 7)] == texts[2:]
 
 
 def test_a_title_given_before_the_first_message_counts(store: Store) -> None:
     session = talking_to(FakeEngine(), store)
-    session.rename("My title")
+    session.chat.rename("My title")
     said(session.ask("hello"))
-    assert store.find("last").title == session.title == "My title"
+    assert store.find("last").title == session.chat.title == "My title"
 
 
 def test_settings_are_found_by_their_names_in_other_places() -> None:
@@ -683,19 +693,19 @@ def test_settings_are_found_by_their_names_in_other_places() -> None:
 
 def test_what_answers_are_made_of_changes_and_is_taken_away(runtime: Runtime, store: Store) -> None:
     session = Session(store, lambda wanted, progress, cancel: runtime, DEMO)
-    session.change({"json-schema": '{"type": "integer"}'})
-    session.change({"regex": "[0-9]+"})
-    assert (session.settings.json_schema, session.settings.regex) == ("", "[0-9]+")
-    session.change({"grammar": "none"})
-    assert session.settings.regex == "[0-9]+"
+    session.chat.change({"json-schema": '{"type": "integer"}'})
+    session.chat.change({"regex": "[0-9]+"})
+    assert (session.chat.settings.json_schema, session.chat.settings.regex) == ("", "[0-9]+")
+    session.chat.change({"grammar": "none"})
+    assert session.chat.settings.regex == "[0-9]+"
     for broken in ('{"type":', '{"not": {}}'):
         with pytest.raises(UsageError, match="cannot use this JSON schema"):
-            session.change({"json-schema": broken})
-    assert session.settings.regex == "[0-9]+"
-    session.change({"regex": "none"})
-    session.change({"stop": "END"})
-    session.change({"stop": "none"})
-    assert session.settings == ChatSettings()
+            session.chat.change({"json-schema": broken})
+    assert session.chat.settings.regex == "[0-9]+"
+    session.chat.change({"regex": "none"})
+    session.chat.change({"stop": "END"})
+    session.chat.change({"stop": "none"})
+    assert session.chat.settings == ChatSettings()
 
 
 def test_a_schema_whose_file_is_gone_is_an_error_and_the_chat_can_be_used(store: Store, tmp_path: Path) -> None:
@@ -709,13 +719,13 @@ def test_a_schema_whose_file_is_gone_is_an_error_and_the_chat_can_be_used(store:
         with pytest.raises(UsageError, match=r"schema\.json"):
             said(act())
     assert contents(session) == ["hello", "fine", "again"]
-    session.change({"json-schema": "none"})
+    session.chat.change({"json-schema": "none"})
     assert said(session.regenerate()) == "fine"
 
 
 def test_what_drafts_now_is_what_was_set(runtime: Runtime, store: Store) -> None:
     session = talking_to(runtime, store)
-    session.change({"pace": "off"})
+    session.chat.change({"pace": "off"})
     assert session.model.info.pace == "off"
-    session.change({"pace": "default"})
+    session.chat.change({"pace": "default"})
     assert session.model.info.pace == "auto"

@@ -8,8 +8,15 @@ import pytest
 from cli_program import edgespec_here
 from tiny_projector import picture, write_seeing
 
-from edgespec.chat.attachments import attachment, described, with_files, without_files
-from edgespec.chat.images import delete_chats, kept_file, with_images
+from edgespec.chat.attachments import (
+    attachment,
+    delete_chats,
+    described,
+    kept_file,
+    with_files,
+    with_images,
+    without_files,
+)
 from edgespec.errors import UsageError
 from edgespec.files.images import SUFFIXES
 from edgespec.history import Store

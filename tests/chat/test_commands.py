@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine
 
-from edgespec.chat.commands import Commands
+from edgespec.chat.commands import COMMANDS, completions, find, run_line
+from edgespec.chat.controls import Controls
 from edgespec.chat.session import Session
 from edgespec.chat.store_commands import file_stem
 from edgespec.errors import UsageError
@@ -39,18 +40,18 @@ class Said:
 
 
 @pytest.fixture
-def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def controls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.chdir(tmp_path)
     session = Session(Store.in_memory(), lambda *_: FakeEngine(CODE), LoadSettings("demo"))
     session.load()
     deque(session.ask("code, please"), maxlen=0)
     front: Any = Said()
-    return Commands(session, front)
+    return Controls(session, front)
 
 
-def test_a_code_block_is_saved_under_a_free_name_with_the_suffix_of_its_language(commands: Any, tmp_path: Path) -> None:
+def test_a_code_block_is_saved_under_a_free_name_with_the_suffix_of_its_language(controls: Any, tmp_path: Path) -> None:
     for line in ("/save", "/save 1", "/save 1", "/save 2", "/save 2 own.txt", "/save own.py"):
-        commands.run(line)
+        run_line(controls, line)
     assert {file.name: file.read_text() for file in tmp_path.iterdir()} == {
         "code.txt": "?\n",
         "code.py": "print(1)\n",
@@ -59,43 +60,43 @@ def test_a_code_block_is_saved_under_a_free_name_with_the_suffix_of_its_language
         "own.txt": "int x;\n",
         "own.py": "?\n",
     }
-    assert commands.front.texts[0] == f"written to {tmp_path / 'code.txt'}"
+    assert controls.front.texts[0] == f"written to {tmp_path / 'code.txt'}"
 
 
-def test_saving_code_overwrites_nothing_and_says_what_is_wrong(commands: Any, tmp_path: Path) -> None:
+def test_saving_code_overwrites_nothing_and_says_what_is_wrong(controls: Any, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("mine")
     for line, why in (("/save mine.py", "already exists"), ("/save 4", "from 1 to 3"), ("/save no/where.py", "cannot")):
         with pytest.raises(UsageError, match=why):
-            commands.run(line)
+            run_line(controls, line)
     assert [file.name for file in tmp_path.iterdir()] == ["mine.py"]
     assert (tmp_path / "mine.py").read_text() == "mine"
 
 
 def test_a_persona_is_saved_if_there_is_something_to_save(
-    commands: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    controls: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("EDGESPEC_HOME", str(tmp_path))
     with pytest.raises(UsageError, match="needs a name"):
-        commands.run("/persona save")
+        run_line(controls, "/persona save")
     with pytest.raises(UsageError, match="there is nothing to save") as caught:
-        commands.run("/persona save mine")
+        run_line(controls, "/persona save mine")
     assert caught.value.hint == "/system TEXT sets a prompt, /set NAME VALUE a setting; then /persona save mine"
-    commands.run("/set temp 0.3")
-    commands.run("/persona save mine")
+    run_line(controls, "/set temp 0.3")
+    run_line(controls, "/persona save mine")
     file = tmp_path / "config" / "personas" / "mine.toml"
-    assert commands.front.texts[-1] == f"saved persona mine to {file}: no system prompt and 1 setting of this chat"
-    commands.run("/system Be brief.")
-    commands.run("/persona save mine")
-    assert commands.front.texts[-1] == f"saved persona mine to {file}: the system prompt and 1 setting of this chat"
+    assert controls.front.texts[-1] == f"saved persona mine to {file}: no system prompt and 1 setting of this chat"
+    run_line(controls, "/system Be brief.")
+    run_line(controls, "/persona save mine")
+    assert controls.front.texts[-1] == f"saved persona mine to {file}: the system prompt and 1 setting of this chat"
 
 
-def test_a_restart_without_a_number_loads_the_model_as_it_was(commands: Any) -> None:
-    with pytest.raises(WorkerDiedError), commands.session.model.watched():
+def test_a_restart_without_a_number_loads_the_model_as_it_was(controls: Any) -> None:
+    with pytest.raises(WorkerDiedError), controls.session.model.watched():
         raise WorkerDiedError("the model process was killed", out_of_memory=True)
-    assert commands.remedies().startswith("1  Use half the context (512 tokens)\n")
+    assert controls.remedies().startswith("1  Use half the context (512 tokens)\n")
     for line in ("/restart", "/restart 1"):
-        commands.run(line)
-    assert [settings.ctx_size for settings in commands.front.loads] == [0, 512]
+        run_line(controls, line)
+    assert [settings.ctx_size for settings in controls.front.loads] == [0, 512]
 
 
 @pytest.mark.parametrize(
@@ -112,14 +113,33 @@ def test_a_file_name_from_a_long_title_ends_with_a_whole_word(title: str, stem: 
     assert file_stem(title) == stem
 
 
-def test_the_first_answer_is_neither_copied_nor_saved_before_it_ends(commands: Any) -> None:
-    commands.session.new()
+def test_the_first_answer_is_neither_copied_nor_saved_before_it_ends(controls: Any) -> None:
+    controls.session.chat.new()
     with pytest.raises(UsageError, match="there is no answer yet"):
-        commands.run("/save")
-    events = commands.session.ask("code, please")
+        run_line(controls, "/save")
+    events = controls.session.ask("code, please")
     next(events)
     for line in ("/save", "/copy code", "/copy"):
         with pytest.raises(UsageError, match="the answer is not finished"):
-            commands.run(line)
+            run_line(controls, line)
     deque(events, maxlen=0)
-    commands.run("/save")
+    run_line(controls, "/save")
+
+
+def test_names_of_commands_and_ids_of_chats_are_completed(controls: Any) -> None:
+    session = controls.session
+    chat = session.chat.saved_id
+    assert completions(session, "/co") == ["/compare", "/continue", "/copy"]
+    assert completions(session, "/load ") == completions(session, f"/load {chat[:4]}") == [f"/load {chat}"]
+    assert completions(session, "/load nothing") == completions(session, "/copy ") == completions(session, "/no ") == []
+    assert completions(session, "co") == completions(session, "//co") == []
+
+
+def test_every_command_is_found_by_its_name_its_aliases_and_help(controls: Any) -> None:
+    for command in COMMANDS:
+        for name in (command.name, *command.aliases):
+            assert find(name) is command
+            run_line(controls, f"/help {name}")
+            assert controls.front.texts[-1] == f"{command.title}\n{command.help}"
+    keys = [command.key for command in COMMANDS if command.key]
+    assert len({*keys}) == len(keys)

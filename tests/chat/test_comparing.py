@@ -44,7 +44,7 @@ def compared(session: Session, argument: str, cancel: CancelFlag | None = None, 
 
 def branches(session: Session) -> set[str]:
     """All that was ever said in the chat."""
-    return {turn.content for branch in session.branches() for turn in session.store.path(branch.leaf)}
+    return {turn.content for branch in session.chat.branches() for turn in session.store.path(branch.leaf)}
 
 
 # --- what is asked for ------------------------------------------------------------------------------------------------
@@ -56,7 +56,7 @@ def test_sides_are_read_as_they_are_typed() -> None:
     assert ([side.title for side in sides], text) == (["current settings", "without drafting"], "Say -1 | two")
     sides, text = sides_and_text(session, "temp=0 | 'other model.gguf' seed=7 draft=none -- hello -- you")
     assert text == "hello -- you"
-    assert [side.settings.sampling.temperature for side in sides] == [0.0, session.settings.sampling.temperature]
+    assert [side.settings.sampling.temperature for side in sides] == [0.0, session.chat.settings.sampling.temperature]
     assert sides[0].loads is None
     assert sides[1].loads is not None
     assert (sides[1].loads.model, sides[1].settings.seed) == ("other model.gguf", 7)
@@ -77,26 +77,26 @@ def test_both_answers_are_branches_and_the_chat_shows_the_first_until_another_is
     session = talking_to(FakeEngine("warm", "one", "two"), seed=3)
     deque(session.ask("before"), maxlen=0)
     comparison = compared(session, "temp=0 | temp=1 -- hello")
-    assert [turn.content for turn in session.turns] == ["before", "warm", "hello", "one"]
-    answers = [turn.answer for turn in session.turns if turn.answer]
+    assert [turn.content for turn in session.chat.turns] == ["before", "warm", "hello", "one"]
+    answers = [turn.answer for turn in session.chat.turns if turn.answer]
     assert [answer.settings["sampling"]["temperature"] for answer in answers] == [0.8, 0.0]
     comparison.keep(1)
-    assert [turn.content for turn in session.turns] == ["before", "warm", "hello", "two"]
+    assert [turn.content for turn in session.chat.turns] == ["before", "warm", "hello", "two"]
     assert branches(session) == {"before", "warm", "hello", "one", "two"}
-    assert session.settings == ChatSettings(seed=3)
-    assert session.chat is not None
-    assert session.store.chat_settings(session.chat)["sampling"]["temperature"] == 0.8
+    assert session.chat.settings == ChatSettings(seed=3)
+    assert session.chat.saved_id is not None
+    assert session.store.chat_settings(session.chat.saved_id)["sampling"]["temperature"] == 0.8
 
 
 def test_an_answer_is_kept_only_in_its_own_chat() -> None:
     session = talking_to(FakeEngine())
     comparison = compared(session, "hello")
-    session.new()
+    session.chat.new()
     list(session.ask("another chat"))
-    turns = session.turns
+    turns = session.chat.turns
     with pytest.raises(UsageError, match="another chat"):
         comparison.keep(1)
-    assert session.turns == turns
+    assert session.chat.turns == turns
 
 
 def test_the_last_message_is_answered_again_where_none_is_given() -> None:
@@ -104,11 +104,11 @@ def test_the_last_message_is_answered_again_where_none_is_given() -> None:
     session = talking_to(engine)
     deque(session.ask("hello"), maxlen=0)
     comparison = compared(session, "temp=0 --")
-    assert [turn.content for turn in session.turns] == ["hello", "old"], "until one of the others is kept"
+    assert [turn.content for turn in session.chat.turns] == ["hello", "old"], "until one of the others is kept"
     assert branches(session) == {"hello", "old", "one", "two"}
     assert [request.sampling.temperature for request in engine.requests] == [0.8, 0.8, 0.0]
     comparison.keep(0)
-    assert [turn.content for turn in session.turns] == ["hello", "one"]
+    assert [turn.content for turn in session.chat.turns] == ["hello", "one"]
 
 
 def test_both_have_the_same_seed_and_the_same_conversation() -> None:
@@ -139,7 +139,7 @@ def test_another_model_answers_from_its_own_memory_and_leaves_it() -> None:
     comparison = compared(session, "draft=none -- x")
     assert [lane.events[0].text for lane in comparison.lanes] == ["one", "other"]
     assert [engine.closed for _, engine in opened] == [False, True]
-    assert session.engine is opened[0][1]
+    assert session.model.engine is opened[0][1]
     assert not comparison.is_race
 
 
@@ -156,14 +156,14 @@ def test_a_model_that_leaves_no_room_for_another_is_loaded_again_afterwards() ->
     comparison = compared(session, "draft=none -- x")
     assert ["".join(event.text for event in lane.tokens) for lane in comparison.lanes] == ["answer 0", "answer 1"]
     assert [engine.closed for engine in opened] == [True, True, False]
-    assert session.engine is opened[2]
+    assert session.model.engine is opened[2]
 
 
 def test_a_model_that_is_not_there_is_told_before_anything_is_said() -> None:
     session = talking_to(FakeEngine("one"))
     with pytest.raises(EdgespecError, match="nowhere"):
         compared(session, "nowhere.gguf -- x")
-    assert session.turns == []
+    assert session.chat.turns == []
     assert session.load_settings.model == "demo"
 
 
@@ -176,8 +176,8 @@ def test_a_model_that_cannot_be_loaded_leaves_the_chat_as_it_was_but_for_the_fir
     session = session_with(open_engine)
     with pytest.raises(GenerationError, match="breaks"):
         compared(session, "draft=none -- x")
-    assert [turn.content for turn in session.turns] == ["x", "one"]
-    assert session.engine is not None
+    assert [turn.content for turn in session.chat.turns] == ["x", "one"]
+    assert session.model.engine is not None
     assert session.load_settings.draft_model is None
 
 
@@ -205,8 +205,8 @@ def test_an_engine_that_fails_keeps_the_chats_own_settings() -> None:
     session = talking_to(engine, pace="fixed:2")
     with pytest.raises(GenerationError, match="no"):
         compared(session, "x")
-    assert session.settings.pace == "fixed:2"
-    assert session.turns[-1].content == "one two three"
+    assert session.chat.settings.pace == "fixed:2"
+    assert session.chat.turns[-1].content == "one two three"
 
 
 def test_the_bundled_pair_says_the_same_twice_and_only_once_with_drafts(home: Path) -> None:

@@ -38,15 +38,15 @@ def test_a_draft_comes_back_in_its_chat_once() -> None:
     for chat, text in ((first, "of the first"), (first, "more"), (None, "of a new chat"), ("gone", "lost chat")):
         killed(chat, text)
     session = session_in(store)
-    session.open(other)
-    recover(session)
-    assert session.take_unsent() == ""
-    session.open(first)
-    assert sorted(session.take_unsent().split("\n\n")) == ["more", "of the first"]
-    session.new()
-    assert session.take_unsent() == "of a new chat"
-    recover(session)
-    assert session.take_unsent() == ""
+    session.chat.open(other)
+    recover(session.chat)
+    assert session.chat.take_unsent() == ""
+    session.chat.open(first)
+    assert sorted(session.chat.take_unsent().split("\n\n")) == ["more", "of the first"]
+    session.chat.new()
+    assert session.chat.take_unsent() == "of a new chat"
+    recover(session.chat)
+    assert session.chat.take_unsent() == ""
     assert not [*drafts_dir().iterdir()]
 
 
@@ -54,8 +54,8 @@ def test_the_draft_of_a_running_process_is_left_to_it() -> None:
     running = KeptDraft()
     running.write(None, "being typed")
     session = session_in(Store.in_memory())
-    recover(session)
-    assert session.take_unsent() == ""
+    recover(session.chat)
+    assert session.chat.take_unsent() == ""
     assert len([*drafts_dir().glob("*.json")]) == 1
     running.close()
     assert not [*drafts_dir().iterdir()]
@@ -76,23 +76,23 @@ def test_a_draft_stays_until_the_store_accepts_it(tmp_path: Path, where: str) ->
         with Store(file) as store:
             session = session_in(store)
             if where == "open chat":
-                session.open(chat)
-            recover(session)
+                session.chat.open(chat)
+            recover(session.chat)
             assert bool([*drafts_dir().iterdir()]) is not is_writable
             if where == "other chat":
-                session.open(chat)
-            assert session.take_unsent() == "typed"
-            session.keep_unsent("typed")
+                session.chat.open(chat)
+            assert session.chat.take_unsent() == "typed"
+            session.chat.keep_unsent("typed")
 
 
 def test_a_text_that_was_saved_after_all_comes_once() -> None:
     store = Store.in_memory()
-    session_in(store).keep_unsent("a line\n\nof two")
+    session_in(store).chat.keep_unsent("a line\n\nof two")
     for text in ("of two", "line"):
         killed(None, text)
     session = session_in(store)
-    recover(session)
-    assert session.take_unsent() == "a line\n\nof two\n\nline"
+    recover(session.chat)
+    assert session.chat.take_unsent() == "a line\n\nof two\n\nline"
 
 
 @pytest.mark.parametrize("content", ["{", "5", "[1, 2]", "[null]", "[null, 3]", "{}", "null", "[" * 100_000, "\xff"])
@@ -102,15 +102,15 @@ def test_a_file_with_something_else_is_left_and_the_others_are_read(content: str
     (drafts_dir() / "stale.lock").touch()
     killed(None, "typed \ud800")
     session = session_in(Store.in_memory())
-    recover(session)
-    assert session.take_unsent() == "typed \N{REPLACEMENT CHARACTER}"
+    recover(session.chat)
+    assert session.chat.take_unsent() == "typed \N{REPLACEMENT CHARACTER}"
     assert [file.name for file in drafts_dir().iterdir()] == ["0.json"]
 
 
 def test_a_draft_that_cannot_be_read_or_written_disturbs_nothing() -> None:
     drafts_dir().mkdir(parents=True)
     (drafts_dir() / "bad.json").write_text("{")
-    recover(session_in(Store.in_memory()))
+    recover(session_in(Store.in_memory()).chat)
     (drafts_dir() / "bad.json").unlink()
     drafts_dir().rmdir()
     drafts_dir().write_text("a file in the way")

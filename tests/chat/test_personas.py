@@ -89,45 +89,45 @@ def test_the_users_file_comes_before_a_bundled_one_and_the_old_one_is_kept(home:
 
 def test_a_persona_is_taken_left_and_remembered(session: Session, home: Path) -> None:
     (home / "poet.toml").write_text(POET)
-    before = session.settings
-    session.take_persona(persona("poet"))
-    session.change({"top-k": "7"})
+    before = session.chat.settings
+    session.chat.take_persona(persona("poet"))
+    session.chat.change({"top-k": "7"})
     list(session.ask("hello"))
-    assert (session.system, session.settings.sampling.temperature) == ("You rhyme.\nAlways.", 1.5)
-    session.new()
-    assert (session.persona, session.system) == ("", "mine")
-    assert session.settings.sampling == SamplingSettings(top_k=7)
-    session.open("last")
-    assert (session.persona, session.settings.stop) == ("poet", ("END",))
-    session.take_persona(persona("coder"))
-    assert session.settings.stop == ()
-    session.change({"temp": "0.9"})  # the user's own choice stays
-    session.take_persona(None)
-    assert (session.persona, session.system) == ("", "mine")
-    assert session.settings.sampling == SamplingSettings(temperature=0.9, top_k=7)
-    assert session.settings.seed == before.seed
+    assert (session.chat.system, session.chat.settings.sampling.temperature) == ("You rhyme.\nAlways.", 1.5)
+    session.chat.new()
+    assert (session.chat.persona, session.chat.system) == ("", "mine")
+    assert session.chat.settings.sampling == SamplingSettings(top_k=7)
+    session.chat.open("last")
+    assert (session.chat.persona, session.chat.settings.stop) == ("poet", ("END",))
+    session.chat.take_persona(persona("coder"))
+    assert session.chat.settings.stop == ()
+    session.chat.change({"temp": "0.9"})  # the user's own choice stays
+    session.chat.take_persona(None)
+    assert (session.chat.persona, session.chat.system) == ("", "mine")
+    assert session.chat.settings.sampling == SamplingSettings(temperature=0.9, top_k=7)
+    assert session.chat.settings.seed == before.seed
     (home / "poet.toml").unlink()
-    session.open("last")
-    assert session.persona == ""
+    session.chat.open("last")
+    assert session.chat.persona == ""
 
 
 def test_a_chat_whose_persona_is_gone_still_opens(session: Session, home: Path) -> None:
     (home / "poet.toml").write_text(POET)
-    session.take_persona(persona("poet"))
+    session.chat.take_persona(persona("poet"))
     list(session.ask("hello"))
-    session.new()
+    session.chat.new()
     (home / "poet.toml").write_text("broken")
-    session.open("last")
-    assert (session.persona, session.settings.sampling.temperature) == ("poet", 1.5)
+    session.chat.open("last")
+    assert (session.chat.persona, session.chat.settings.sampling.temperature) == ("poet", 1.5)
 
 
 def test_what_was_typed_comes_first_and_new_chats_begin_as_the_persona(session: Session) -> None:
-    session.begin_as(persona("coder"), {"system"})
-    assert (session.system, session.settings.sampling.temperature) == ("mine", 0.2)
-    session.take_persona(None)
-    assert session.settings.sampling == SamplingSettings()
-    session.new()
-    assert (session.persona, session.settings.sampling.temperature) == ("coder", 0.2)
+    session.chat.begin_as(persona("coder"), {"system"})
+    assert (session.chat.system, session.chat.settings.sampling.temperature) == ("mine", 0.2)
+    session.chat.take_persona(None)
+    assert session.chat.settings.sampling == SamplingSettings()
+    session.chat.new()
+    assert (session.chat.persona, session.chat.settings.sampling.temperature) == ("coder", 0.2)
 
 
 @pytest.mark.slow

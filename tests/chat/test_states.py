@@ -47,22 +47,22 @@ def test_chats_are_kept_at_the_end_and_looked_for_once(store: Store) -> None:
     engine = FakeEngine()
     session = talking_to(engine, store)
     list(session.ask("hello"))
-    first = session.chat
-    session.new()
+    first = session.chat.saved_id
+    session.chat.new()
     list(session.ask("hello again"))
     list(session.ask("and more"))
     assert states_of(engine) == []  # no state was saved before, and saving waits for the end
-    second = session.chat
+    second = session.chat.saved_id
     session.close()
     assert states_of(engine) == [f"keep {second}.kv", f"keep {first}.kv"]
 
     engine = FakeEngine()
     session = talking_to(engine, store)
-    session.open(str(first))
+    session.chat.open(str(first))
     list(session.ask("go on"))
     list(session.ask("go on"))
-    session.open(str(second))
-    session.open(str(first))
+    session.chat.open(str(second))
+    session.chat.open(str(first))
     list(session.ask("go on"))
     assert states_of(engine) == [f"recall {first}.kv"]
     session.load()  # another model has another cache
@@ -76,8 +76,8 @@ def test_a_race_does_not_restore_the_cache_of_a_chat(store: Store, argument: str
     list(session.ask("hello"))
     session.close()
     engine = FakeEngine()
-    session, chat = talking_to(engine, store), str(session.chat)
-    session.open(chat)
+    session, chat = talking_to(engine, store), str(session.chat.saved_id)
+    session.chat.open(chat)
     Comparison(session, *sides_and_text(session, argument)).run(CancelFlag())
     assert states_of(engine) == [f"{call} {chat}.kv" for call in calls]
 
@@ -95,10 +95,10 @@ def test_a_deleted_chat_leaves_nothing_behind(store: Store) -> None:
     engine = FakeEngine()
     session = talking_to(engine, store)
     list(session.ask("hello"))
-    file = states_folder() / f"{session.chat}.kv"
+    file = states_folder() / f"{session.chat.saved_id}.kv"
     file.parent.mkdir(parents=True)
     file.touch()
-    session.delete(str(session.chat))
+    session.delete(str(session.chat.saved_id))
     session.close()
     assert not file.exists() and states_of(engine) == [] and store.chats() == []
 
@@ -128,4 +128,4 @@ def test_chats_are_kept_while_the_user_does_nothing(store: Store, monkeypatch: p
     session.states.begin_idle(session.model)
     assert session.states._idle is not None
     session.states._idle.join()
-    assert states_of(engine) == [f"keep {session.chat}.kv"]
+    assert states_of(engine) == [f"keep {session.chat.saved_id}.kv"]

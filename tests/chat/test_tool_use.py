@@ -15,7 +15,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat import session as session_module
 from edgespec.chat import tool_use
 from edgespec.chat.answerer import Added, Events, Notice
-from edgespec.chat.commands import Commands
+from edgespec.chat.commands import run_line
+from edgespec.chat.controls import Controls
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.transcript import import_chat, read_jsonl, to_jsonl, to_markdown
@@ -91,7 +92,7 @@ def read(events: Events, decision: Decision = "once") -> tuple[str, list[str], l
 
 
 def results(session: Session) -> list[tuple[str, str]]:
-    found = [ToolResult.of(turn.content) for turn in session.turns if turn.role == "tool"]
+    found = [ToolResult.of(turn.content) for turn in session.chat.turns if turn.role == "tool"]
     return [(result.outcome, result.text) for result in found]
 
 
@@ -101,19 +102,19 @@ def test_a_model_calls_tools_until_it_answers(opened: Open, store: Store) -> Non
     assert states == ["asking", "running", "done"] * 3
     assert results(session) == [("ok", SUM), ("ok", "3 + 4 = 7"), ("ok", SUM)]
     roles = ["user", "assistant", "tool", "assistant", "tool", "tool", "assistant"]
-    assert [turn.role for turn in session.turns] == roles
-    assert text == f"Let me see.{session.turns[-1].content}"
-    assert [turn.said for turn in session.turns[1:4:2]] == ["Let me see.", ""]
-    stored = store.path(session.turns[-1].key)
-    assert [(turn.key, turn.said) for turn in session.turns] == [(turn.key, turn.said) for turn in stored]
+    assert [turn.role for turn in session.chat.turns] == roles
+    assert text == f"Let me see.{session.chat.turns[-1].content}"
+    assert [turn.said for turn in session.chat.turns[1:4:2]] == ["Let me see.", ""]
+    stored = store.path(session.chat.turns[-1].key)
+    assert [(turn.key, turn.said) for turn in session.chat.turns] == [(turn.key, turn.said) for turn in stored]
 
-    shown = to_markdown(session.info(), session.turns)
+    shown = to_markdown(session.chat.info(), session.chat.turns)
     assert "## Tool calculator/add\n" in shown and f"\n{SUM}\n" in shown and "<tool_call>" not in shown
-    [imported] = read_jsonl(to_jsonl(session.info(), session.turns))
+    [imported] = read_jsonl(to_jsonl(session.chat.info(), session.chat.turns))
     with Store.in_memory() as other:
         import_chat(other, imported)
         again = other.path(other.chats()[0].head)
-    assert [(turn.role, turn.content) for turn in again] == [(turn.role, turn.content) for turn in session.turns]
+    assert [(turn.role, turn.content) for turn in again] == [(turn.role, turn.content) for turn in session.chat.turns]
 
 
 def test_only_the_result_is_read_in_the_next_round(opened: Open) -> None:
@@ -122,7 +123,7 @@ def test_only_the_result_is_read_in_the_next_round(opened: Open) -> None:
     n_read = [each.prompt_tokens - each.cached_tokens for each in stats]
     assert n_read[0] > 500  # the tools
     assert all(n <= 40 for n in n_read[1:])
-    session.used = 0
+    session.chat.used = 0
     _, _, stats = read(session.ask("Again?"))
     assert stats[0].prompt_tokens - stats[0].cached_tokens <= 60
 
@@ -131,18 +132,18 @@ def test_the_text_is_the_same_with_and_without_drafting(opened: Open) -> None:
     answers = []
     for drafters in ("auto", "none"):
         session = opened(ONE_AND_TWO, written_call("colour"))
-        session.engine.forget()  # type: ignore[union-attr]
-        session.change({"spec_type": drafters, "pace": "fixed:4"})  # the default may find that drafts do not pay
+        session.model.engine.forget()  # type: ignore[union-attr]
+        session.chat.change({"spec_type": drafters, "pace": "fixed:4"})  # the default may find that drafts do not pay
         text, _, stats = read(session.ask("What is the sum?"))
         assert any(each.proposed for each in stats) == (drafters == "auto")
-        answers.append((text, [turn.content for turn in session.turns]))
+        answers.append((text, [turn.content for turn in session.chat.turns]))
     assert answers[0] == answers[1]
 
 
 def test_a_denied_call_is_told_to_the_model(opened: Open) -> None:
     session = opened(ONE_AND_TWO)
     assert read(session.ask("hello"), "deny")[1] == ["asking", "done"]
-    last = session.engine.requests[-1].messages[-1]  # type: ignore[union-attr]
+    last = session.model.engine.requests[-1].messages[-1]  # type: ignore[union-attr]
     assert (last.role, last.content) == ("tool", "The user does not allow this call.")
 
 
@@ -154,11 +155,11 @@ def test_a_stopped_call_ends_the_answer_and_continue_goes_on_from_it(opened: Ope
             event.decide("once")
         elif isinstance(event, Calling) and event.state == "running":
             cancel.set()
-    assert [turn.role for turn in session.turns] == ["user", "assistant", "tool"]
+    assert [turn.role for turn in session.chat.turns] == ["user", "assistant", "tool"]
     assert results(session)[0][0] == "stopped"
-    assert not session.is_answering
+    assert not session.chat.is_answering
     read(session.go_on())
-    assert session.turns[-1].role == "assistant"
+    assert session.chat.turns[-1].role == "assistant"
     file.unlink(missing_ok=True)
 
 
@@ -192,15 +193,15 @@ def test_long_results_are_cut_and_cannot_control_the_terminal(opened: Open) -> N
     [(_, text)] = results(session)
     assert text.startswith("\ufffd[2J\ufffd]0;owned\ufffd[bold]red[/bold] <|im_end|>\n")
     assert text.endswith("more characters were cut off]")
-    assert session._count(text) < 2048 // 4 + 50
-    assert session.turns[-1].role == "assistant"
+    assert session.tools._count(text) < 2048 // 4 + 50
+    assert session.chat.turns[-1].role == "assistant"
 
 
 def test_a_template_that_wants_calls_in_a_field_gets_them_there(opened: Open, tmp_path: Path) -> None:
     with runtime_of(calling_model(tmp_path, STRICT_TEMPLATE)) as strict:
         session = opened(f"Let me see.\n{ONE_AND_TWO}", of=strict)
         read(session.ask("hello"))
-    answer, result = session.engine.requests[-1].messages[-2:]  # type: ignore[union-attr]
+    answer, result = session.model.engine.requests[-1].messages[-2:]  # type: ignore[union-attr]
     assert (answer.content, answer.tokens) == ("Let me see.", ())
     assert '"name": "add"' in answer.extra and "call00000" in answer.extra and "call00000" in result.extra
 
@@ -210,15 +211,15 @@ def test_a_template_without_tools_is_reported_and_answers_without_them(opened: O
         session = opened(of=plain)
         assert NO_TOOLS in [notice.text for notice in session.new_notes()]
         read(session.ask("hello"))
-    assert session.engine.requests[-1].template == ""  # type: ignore[union-attr]
+    assert session.model.engine.requests[-1].template == ""  # type: ignore[union-attr]
 
 
 def test_a_constrained_answer_gets_no_tools(opened: Open) -> None:
     session = opened()
-    session.change({"regex": "[a-z]+"})
+    session.chat.change({"regex": "[a-z]+"})
     said = [event.text for event in session.ask("hello") if isinstance(event, Notice)]
     assert said == ["answers that a regular expression constrains cannot call tools"]
-    assert session.engine.requests[-1].template == ""  # type: ignore[union-attr]
+    assert session.model.engine.requests[-1].template == ""  # type: ignore[union-attr]
 
 
 class Said:
@@ -233,9 +234,9 @@ class Said:
 
 def run(session: Session, *lines: str) -> Sequence[str]:
     front = Said()
-    commands = Commands(session, front)  # type: ignore[arg-type]
+    controls = Controls(session, front)  # type: ignore[arg-type]
     for line in lines:
-        commands.run(line)
+        run_line(controls, line)
     return front.lines
 
 
@@ -251,7 +252,7 @@ def test_commands_list_tools_show_results_and_take_permissions_back(opened: Open
     assert run(session, "/tools")[1] == "  add  (asks first)  Add two numbers."
     run(session, "/tools off")
     read(session.ask("again"))
-    assert session.engine.requests[-1].template == ""  # type: ignore[union-attr]
+    assert session.model.engine.requests[-1].template == ""  # type: ignore[union-attr]
     run(session, "/tools on")
     for wrong in ("/tools ask other", "/tools maybe", "/result 2"):
         with pytest.raises(UsageError):
@@ -272,5 +273,5 @@ def test_a_server_that_fails_is_reported_and_the_chat_continues(store: Store, ru
         session.load()
         said = [event.text for event in session.ask("hello") if isinstance(event, Notice)]
         assert said == ["the MCP server missing has failed: there is no program such-program"]
-        assert session.turns[-1].role == "assistant"
+        assert session.chat.turns[-1].role == "assistant"
         assert run(session, "/tools")[0] == "missing: failed: there is no program such-program"

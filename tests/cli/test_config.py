@@ -10,7 +10,8 @@ import pytest
 from cli_program import edgespec_here
 from fake_engine import FakeEngine
 
-from edgespec.chat.commands import Commands
+from edgespec.chat.commands import run_line
+from edgespec.chat.controls import Controls
 from edgespec.chat.session import Session
 from edgespec.chat.settings import SETTINGS, ChatSettings
 from edgespec.cli.commands.run import run
@@ -329,9 +330,9 @@ def test_a_chat_saves_its_settings_and_its_model_for_new_chats(home: Path) -> No
         session = Session(store, lambda *_: engine, loaded, settings)
         session.load()
         front: Any = Said()
-        commands = Commands(session, front)
-        commands.run("/set save")
-        commands.run("/model save")
+        controls = Controls(session, front)
+        run_line(controls, "/set save")
+        run_line(controls, "/model save")
     assert front.texts == [
         f"new chats use top-k 7, repeat-penalty 1.1, stop a, b: saved in {file}",
         f"new chats use demo: saved in {file}",

@@ -149,12 +149,12 @@ def test_a_chat_is_that_of_a_worker(worker: Worker, server: Serving, tmp_path: P
                 assert all(not isinstance(event, Notice) for event in session.ask(text))
             [*session.regenerate()]
             [*session.go_on()]
-            texts.append([turn.content for turn in session.turns])
-            assert [branch.n_turns for branch in session.branches()] == [4, 4, 4]
-            assert session.turns[-1].answer is not None
-            assert session.turns[-1].answer.ids
+            texts.append([turn.content for turn in session.chat.turns])
+            assert [branch.n_turns for branch in session.chat.branches()] == [4, 4, 4]
+            assert session.chat.turns[-1].answer is not None
+            assert session.chat.turns[-1].answer.ids
             if url:
-                assert session.turns[-1].answer.settings["server"] == url
+                assert session.chat.turns[-1].answer.settings["server"] == url
                 session.close()
     assert texts[0] == texts[1]
 
@@ -255,14 +255,14 @@ def test_a_chat_keeps_the_message_and_what_came(other: StandIn, tmp_path: Path) 
         other.fails.append("lost")
         with pytest.raises(LostError):
             [*session.ask("one two three")]
-        assert [turn.content for turn in session.turns] == ["one two three", "one two"]
+        assert [turn.content for turn in session.chat.turns] == ["one two three", "one two"]
         other.is_gone = True
         with pytest.raises(EdgespecError):
             [*session.ask("lost to a 404")]
         other.is_gone = False
-        assert [turn.role for turn in session.turns] == ["user", "assistant"]
+        assert [turn.role for turn in session.chat.turns] == ["user", "assistant"]
         [*session.ask("again now")]
-        assert session.turns[-1].content == "again now and so on"
+        assert session.chat.turns[-1].content == "again now and so on"
         session.close()
 
 
@@ -270,12 +270,12 @@ def test_a_message_to_a_server_that_is_gone_is_kept(tmp_path: Path) -> None:
     with Store(tmp_path / "chats.db") as store, stand_in() as found:
         session = Session(store, lambda *_: RemoteModel(found.url), LoadSettings(""), server=found.url)
         session.load()
-        assert session.engine is not None
-        session.engine.connection.url = "http://127.0.0.1:1"  # type: ignore[attr-defined]
-        session.engine.connection._client.base_url = "http://127.0.0.1:1"  # type: ignore[attr-defined]
+        assert session.model.engine is not None
+        session.model.engine.connection.url = "http://127.0.0.1:1"  # type: ignore[attr-defined]
+        session.model.engine.connection._client.base_url = "http://127.0.0.1:1"  # type: ignore[attr-defined]
         with pytest.raises(LostError, match="cannot reach"):
             [*session.ask("are you there?")]
-        assert [turn.content for turn in session.turns] == ["are you there?"]
+        assert [turn.content for turn in session.chat.turns] == ["are you there?"]
         session.close()
 
 

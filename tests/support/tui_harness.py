@@ -15,11 +15,13 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.screen import Screen
+from textual.selection import Selection
 from textual.widget import Widget
 
 import edgespec.tui
 from edgespec.events import TokenEvent
 from edgespec.history import Turn
+from edgespec.tui.lines import Lines
 from edgespec.tui.screens import BaseScreen
 
 PATIENCE_S = 40.0
@@ -165,3 +167,8 @@ def tokens(text: str, size: int = 4) -> Iterator[TokenEvent]:
     for index, piece in enumerate(pieces):
         is_drafted = index % 2 == 1
         yield TokenEvent(index, piece, is_drafted, "draft" if is_drafted else "", index // 2, proposed=3)
+
+
+def text_of(widget: Lines) -> str:
+    """The text of a widget, without the line breaks of the wrapping."""
+    return widget.get_selection(Selection(None, None))[0]

@@ -21,13 +21,13 @@ from textual.events import Click, Key, Paste, Resize
 from textual.geometry import Size
 from textual.pilot import Pilot
 from textual.screen import Screen
-from textual.widgets import Input, Static
+from textual.widgets import Input
 from textual.widgets._toast import Toast
 from tui_harness import Stage, place_of, wait_until
 
+from edgespec.chat.commands import COMMANDS
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
-from edgespec.chat.slash import COMMANDS
 from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError, UsageError
@@ -39,8 +39,8 @@ from edgespec.tui import front
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog
-from edgespec.tui.palette import Palette
+from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog, Palette
+from edgespec.tui.lines import Prose
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, ChatList, Sidebar
 from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
@@ -72,7 +72,7 @@ class OpenChat:
         self.engines[:] = [engine]
         app.jobs.load(LoadSettings("demo"))
         await idle(app, pilot)
-        app.session.settings, app.session.attached = ChatSettings(seed=3), []
+        app.session.chat.settings, app.session.chat.attached = ChatSettings(seed=3), []
         app.transcript.show_tokens = False
         app.query_one("#sidebar-search", Input).value = ""
         app.query_one(Sidebar).remove_class("-asked", "-usual")
@@ -157,7 +157,7 @@ async def idle(app: ChatApp, pilot: Pilot[None]) -> None:
 
 
 def contents(app: ChatApp) -> list[str]:
-    return [turn.content for turn in app.session.turns]
+    return [turn.content for turn in app.session.chat.turns]
 
 
 def shown(app: ChatApp) -> str:
@@ -206,8 +206,8 @@ def test_escape_stops_an_answer_and_what_there_is_is_kept() -> None:
         await wait_until(pilot, lambda: "word" in shown(app))
         await pilot.press("escape")
         await idle(app, pilot)
-        assert app.session.turns[-1].answer is not None
-        assert app.session.turns[-1].answer.finish_reason == "cancelled"
+        assert app.session.chat.turns[-1].answer is not None
+        assert app.session.chat.turns[-1].answer.finish_reason == "cancelled"
         assert 0 < len(contents(app)[-1].split()) < 400
 
     on_screen(steps, FakeEngine("word " * 400, round_s=0.02))
@@ -217,7 +217,7 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.composer.put("count")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.is_answering and len(app.session.turns) == 1)
+        await wait_until(pilot, lambda: app.is_answering and len(app.session.chat.turns) == 1)
         for command in ("/regen", "/undo", "/clear", "/fork", "/load last", "/model x", "/compare", "/edit 1 x"):
             app.run_command(command)
         assert contents(app) == ["count"]
@@ -226,8 +226,8 @@ def test_while_an_answer_is_made_the_conversation_stays_as_it_is() -> None:
         assert app.composer.text == "/regen 1"
         await wait_until(pilot, lambda: len(app.screen.query(Toast)) == 1)
         assert "an answer is being generated" in shown(app)
-        notes = app.transcript.query(".note").results(Static)
-        assert not any("being generated" in str(note.content) for note in notes), "what is over soon leaves no note"
+        notes = app.transcript.query(".note").results(Prose)
+        assert not any("being generated" in note.plain for note in notes), "what is over soon leaves no note"
         await pilot.press("escape")
         await idle(app, pilot)
 
@@ -277,7 +277,7 @@ async def start_again(app: ChatApp, pilot: Pilot[None], *said: str) -> None:
     """Begin with these messages and with nothing else in the store: an app for several tests is quicker than one for
     each, and messages that are in the store already are quicker than answers."""
     session = app.session
-    session.new()
+    session.chat.new()
     session.store.remove([chat.id for chat in session.store.chats()])
     if said:
         session.store.create("chat", title=said[0])
@@ -285,7 +285,7 @@ async def start_again(app: ChatApp, pilot: Pilot[None], *said: str) -> None:
         for role, text in zip(cycle(("user", "assistant")), said, strict=False):
             answer = Answer(stats=Stats(generated_tokens=1).as_json()) if role == "assistant" else None
             parent = session.store.append("chat", parent, role, text, answer).key
-        session.open("chat")
+        session.chat.open("chat")
     app.composer.put("")
     app.composer.input.focus()
     await app.redraw()
@@ -315,22 +315,22 @@ def test_while_answers_are_compared_the_conversation_stays_as_it_is() -> None:
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "hello")
-        chat = app.session.chat
+        chat = app.session.chat.saved_id
         counts.clear()
         for line in ("/compare more", "/clear", "/compare less", "next"):  # typed before the screen was there
-            app.submit(line)
+            app.run_command(line, is_typed=True) if line.startswith("/") else app.send(line)
         counts.set()
         screen = app.screen
         await wait_until(pilot, lambda: screen.check_action("keep", (2,)) is True)
         assert app.screen is screen, "nothing else is compared"
         await pilot.press("1")
         await wait_until(pilot, lambda: len(app.screen_stack) == 1 and not app.is_busy)
-        assert app.session.chat == chat
+        assert app.session.chat.saved_id == chat
         assert contents(app) == ["hello", "one", "more", "two"]
         app.composer.put("")
         await pilot.press("enter")
         await wait_until(pilot, lambda: contents(app)[4:] == ["next", "three"])
-        assert app.session.store_error is None
+        assert app.session.chat.store_error is None
         await idle(app, pilot)
 
     on_new_screen(steps, Counting("one", "two", "two", "three"))
@@ -338,11 +338,11 @@ def test_while_answers_are_compared_the_conversation_stays_as_it_is() -> None:
 
 def test_a_comparison_whose_screen_is_gone_has_to_end_first() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        app.submit("/compare count")
-        await wait_until(pilot, lambda: app.session.is_answering)
+        app.run_command("/compare count", is_typed=True)
+        await wait_until(pilot, lambda: app.session.chat.is_answering)
         await app.pop_screen()  # without an answer to whoever opened it
         await wait_until(pilot, lambda: not app.is_busy)
-        assert not app.session.is_answering
+        assert not app.session.chat.is_answering
 
     on_new_screen(steps, FakeEngine("word " * 400, round_s=0.02))
 
@@ -352,10 +352,10 @@ def test_a_comparison_that_is_closed_before_it_is_shown_ends() -> None:
         app.run_command("/help")
         below = app.screen
         assert isinstance(below, ChoiceScreen)
-        app.submit("/compare count")
+        app.run_command("/compare count", is_typed=True)
         below.dismiss()
         await wait_until(pilot, lambda: not app.is_busy)
-        assert not app.has_screen_above and not app.session.is_answering
+        assert not app.has_screen_above and not app.session.chat.is_answering
 
     on_new_screen(steps)
 
@@ -368,9 +368,9 @@ def test_what_was_compared_on_its_screen_can_be_kept_by_command() -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: len(app.screen_stack) == 1)
         assert app.composer.text == "", "the message was sent"
-        first = app.session.turns[-1].key
+        first = app.session.chat.turns[-1].key
         await type_in(app, pilot, "/keep 2")
-        await wait_until(pilot, lambda: app.session.turns[-1].key != first)
+        await wait_until(pilot, lambda: app.session.chat.turns[-1].key != first)
 
     on_screen(steps, FakeEngine("one", "other"))
 
@@ -382,7 +382,7 @@ def test_a_setting_and_a_command_are_chosen_from_lists_and_put_into_the_field() 
         await pilot.press("down", "enter")
         await wait_until(pilot, lambda: app.composer.text == "/set top-k 40")
         await pilot.press("backspace", "enter")
-        await wait_until(pilot, lambda: app.session.settings.sampling.top_k == 4)
+        await wait_until(pilot, lambda: app.session.chat.settings.sampling.top_k == 4)
         await pilot.press("f1", "end", "enter")
         await wait_until(pilot, lambda: app.composer.text == "/bye ")
 
@@ -405,7 +405,7 @@ def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "first")
         for name, screen in SCREENS.items():
-            app.submit(f"/{name}")
+            app.run_command(f"/{name}", is_typed=True)
             await wait_until(pilot, lambda screen=screen: isinstance(app.screen, screen))  # type: ignore[misc]
             if name == "compare":
                 await wait_until(pilot, lambda: app.screen.check_action("dismiss", ()) is True)
@@ -441,10 +441,10 @@ def after(*lines: str, expects: Callable[[ChatApp], object]) -> Steps:
 
 
 DONE: dict[str, Steps] = {
-    "restart": after("/restart", expects=lambda app: app.session.engine is not None),
-    "system": after("/system be brief", expects=lambda app: app.session.system == "be brief"),
-    "persona": after("/persona brief", expects=lambda app: app.session.persona == "brief"),
-    "set": after("/set temp 0.1", expects=lambda app: app.session.settings.sampling.temperature == 0.1),
+    "restart": after("/restart", expects=lambda app: app.session.model.engine is not None),
+    "system": after("/system be brief", expects=lambda app: app.session.chat.system == "be brief"),
+    "persona": after("/persona brief", expects=lambda app: app.session.chat.persona == "brief"),
+    "set": after("/set temp 0.1", expects=lambda app: app.session.chat.settings.sampling.temperature == 0.1),
     "stats": after("/stats", expects=lambda app: "from the KV cache" in shown(app)),
     "tokens": after("/tokens", expects=lambda app: app.transcript.show_tokens),
     "thought": after("/thought", expects=lambda app: "no reasoning" in shown(app)),
@@ -606,7 +606,7 @@ def test_a_click_on_a_message_that_has_gone_does_nothing() -> None:
         for message in (TurnCommand("edit", "gone"), SwitchBranch("gone", 1)):
             app.post_message(message)
         await pilot.pause()
-        assert len(app.session.turns) == 2
+        assert len(app.session.chat.turns) == 2
 
     on_screen(steps)
 
@@ -685,8 +685,8 @@ def test_every_character_that_is_no_control_character_can_be_typed() -> None:
         await pilot.press("enter")
         await idle(app, pilot)
         assert contents(app) == [persian, "one"]
-        assert app.session.engine is not None
-        assert app.session.messages[0].content == persian
+        assert app.session.model.engine is not None
+        assert app.session.chat.messages[0].content == persian
         await pilot.press("ctrl+g")
         await wait_until(pilot, lambda: app.query_one("#sidebar-search", Input).has_focus)
         for character in persian[:4]:
@@ -773,7 +773,7 @@ def test_escape_cancels_the_question_for_a_system_prompt() -> None:
         await pilot.press("escape", *"hello", "enter")
         await idle(app, pilot)
         assert contents(app) == ["hello", "one"]
-        assert app.session.system == ""
+        assert app.session.chat.system == ""
 
     on_screen(steps)
 
@@ -796,7 +796,7 @@ def test_a_system_prompt_of_many_lines_unfolds_where_it_is_seen_and_scrolls() ->
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         lines = "\n".join(f"line {n}" for n in range(100))
         await type_in(app, pilot, f"/system\n{lines}")
-        assert app.session.system == lines
+        assert app.session.chat.system == lines
         await type_in(app, pilot, "first")
         await pilot.press("shift+tab", "up", "up", "enter")
         await wait_until(pilot, lambda: "▾ System prompt" in shown(app))
@@ -811,7 +811,7 @@ def test_a_system_prompt_of_many_lines_unfolds_where_it_is_seen_and_scrolls() ->
 
 def test_a_long_system_prompt_is_cut_where_the_screen_ends_after_clear_too() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        app.session._own_system = "You are a helpful assistant. " * 20
+        app.session.chat._own_system = "You are a helpful assistant. " * 20
         await type_in(app, pilot, "first")
         await type_in(app, pilot, "/clear")
         await wait_until(pilot, lambda: "System prompt: You are a helpful assistant. You" in shown(app))
@@ -924,7 +924,7 @@ def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
         await pilot.pause()
         assert isinstance(app.screen, ChoiceScreen)
         await pilot.press("down", "enter")
-        await wait_until(pilot, lambda: app.session.engine is not None and not app.is_busy)
+        await wait_until(pilot, lambda: app.session.model.engine is not None and not app.is_busy)
         await wait_until(pilot, lambda: "1,024 tokens" in [note.message for note in app._notifications][-1])
         await type_in(app, pilot, "/regen")
         assert contents(app) == ["count", "all of it"]
@@ -943,7 +943,7 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_another_can_be() -> None:
         assert app.composer.text == "hello"
         await pilot.press("escape")
         await type_in(app, pilot, "/model demo")
-        await wait_until(pilot, lambda: app.session.engine is not None)
+        await wait_until(pilot, lambda: app.session.model.engine is not None)
 
     on_new_screen(steps, broken, FakeEngine("one"))
 
@@ -1161,13 +1161,13 @@ def test_another_chat_cannot_be_opened_while_an_answer_begins_or_ends(at: str) -
         await pilot.press("enter")
         await wait_until(pilot, waits.is_set)
         app.query_one(Sidebar).post_message(ChatChosen(other))
-        chat = session.chat or ""
+        chat = session.chat.saved_id or ""
         app.query_one(Sidebar).post_message(ChangeChat(lambda session: session.delete(chat), (chat,)))
         await pilot.pause()
         goes_on.set()
         await idle(app, pilot)
         assert contents(app) == ["hello", "one"]
-        assert session.store_error is None
+        assert session.chat.store_error is None
         assert [turn.content for turn in session.store.path(session.store.find("last").head)] == ["hello", "one"]
 
     on_new_screen(steps, store=store)
@@ -1352,13 +1352,13 @@ def test_ctrl_c_stops_and_quits_while_text_is_selected() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.composer.put("count")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.is_answering and len(app.session.turns) == 1)
+        await wait_until(pilot, lambda: app.is_answering and len(app.session.chat.turns) == 1)
         await pilot.click(offset=place_of(app.transcript.views[0], "count"), times=2)
         await wait_until(pilot, lambda: app.clipboard == "count")
         await pilot.press("ctrl+c")
         await idle(app, pilot)
-        assert app.session.turns[-1].answer is not None
-        assert app.session.turns[-1].answer.finish_reason == "cancelled"
+        assert app.session.chat.turns[-1].answer is not None
+        assert app.session.chat.turns[-1].answer.finish_reason == "cancelled"
         await pilot.click(offset=place_of(app.transcript.views[0], "count"), times=2)
         await wait_until(pilot, lambda: bool(app.screen.selections))
         await pilot.press("ctrl+c", "ctrl+c")

@@ -14,8 +14,7 @@ from tui_harness import Harness, click_on, tokens, wait_until
 
 from edgespec.history import Turn
 from edgespec.text.code_blocks import code_blocks
-from edgespec.tui.markdown import markdown
-from edgespec.tui.markdown_blocks import Code
+from edgespec.tui.markdown import Code, markdown
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, TurnView
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from fake_engine import FakeEngine, drafted_events
 from textual.pilot import Pilot
-from textual.widgets import Static
-from tui_harness import Styled, wait_until
+from tui_harness import Styled, text_of, wait_until
 
 from edgespec.chat.comparing import Comparison, sides_and_text
 from edgespec.chat.session import Session
@@ -20,7 +19,7 @@ from edgespec.errors import GenerationError
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tui.comparison import ComparisonScreen, LaneView
-from edgespec.tui.lines import Lines
+from edgespec.tui.lines import Lines, Prose
 
 WORDS = "[b]one[/b] two\n three four five six seven eight nine \x1b[31mten"
 Step = Callable[[Pilot[Any]], Awaitable[None]]
@@ -50,14 +49,14 @@ def screen_of(pilot: Pilot[Any]) -> ComparisonScreen:
 
 
 def said(pilot: Pilot[Any]) -> str:
-    return str(screen_of(pilot).query_one("#comparison-said", Static).content)
+    return text_of(screen_of(pilot).query_one("#comparison-said", Prose))
 
 
 def lane(pilot: Pilot[Any], number: int) -> LaneView:
     return list(screen_of(pilot).query(LaneView))[number - 1]
 
 
-def text_of(view: LaneView) -> str:
+def lane_text(view: LaneView) -> str:
     return view.query_one(Lines).plain
 
 
@@ -86,14 +85,14 @@ def test_both_answers_are_shown_with_the_verdict() -> None:
             assert "tok/s" in str(lane(pilot, number).border_subtitle)
 
     session = drive(FakeEngine(WORDS, round_s=0.002), step)
-    assert [turn.role for turn in session.turns] == ["user", "assistant"]
+    assert [turn.role for turn in session.chat.turns] == ["user", "assistant"]
 
 
 def test_draft_tokens_are_underlined_and_nothing_in_a_text_is_markup_or_drives_the_terminal() -> None:
     async def step(pilot: Pilot[Any]) -> None:
         await compared(pilot)
         drafted, plain = lane(pilot, 1), lane(pilot, 2)
-        assert text_of(plain) == text_of(drafted) == WORDS.replace("\x1b", "\ufffd")
+        assert lane_text(plain) == lane_text(drafted) == WORDS.replace("\x1b", "\ufffd")
         assert drawn(plain, "underline") == []
         words = [text.strip() for text in drawn(drafted, "underline")]
         assert [word for word in words if word] == ["two", "three", "five", "six", "eight", "nine"]
@@ -108,8 +107,8 @@ def test_a_key_keeps_one_answer_and_the_other_stays_a_branch() -> None:
         await wait_until(pilot, lambda: not isinstance(pilot.app.screen, ComparisonScreen))
 
     session = drive(FakeEngine("first one", "other one"), step, "temp=0 | temp=1 -- x")
-    assert session.turns[-1].content == "other one"
-    assert len(session.branches()) == 2
+    assert session.chat.turns[-1].content == "other one"
+    assert len(session.chat.branches()) == 2
 
 
 def test_the_answer_whose_prompt_is_read_is_named() -> None:
@@ -137,7 +136,7 @@ def test_escape_stops_and_then_leaves() -> None:
         await wait_until(pilot, lambda: not isinstance(pilot.app.screen, ComparisonScreen))
 
     session = drive(FakeEngine("word " * 200, round_s=0.02), step)
-    assert session.turns[-1].role == "assistant"
+    assert session.chat.turns[-1].role == "assistant"
 
 
 @pytest.mark.long
@@ -146,9 +145,9 @@ def test_leaving_the_program_saves_what_has_come() -> None:
         await wait_until(pilot, lambda: "tokens ..." in said(pilot))
 
     session = drive(FakeEngine("word " * 200, round_s=0.02), step)
-    assert session.turns[-1].content.startswith("word")
-    assert session.turns[-1].answer is not None
-    assert session.turns[-1].answer.finish_reason == "cancelled"
+    assert session.chat.turns[-1].content.startswith("word")
+    assert session.chat.turns[-1].answer is not None
+    assert session.chat.turns[-1].answer.finish_reason == "cancelled"
 
 
 @pytest.mark.parametrize("error", [GenerationError("it died", why="signal 9", hint="restart it"), OSError("it died")])

@@ -12,8 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Static
 from tui_harness import Harness, click_on, wait_until
 
-from edgespec.tui.composer import CommandChoices, Composer
-from edgespec.tui.prompt_input import Pasted, PasteUndone, Submitted
+from edgespec.tui.composer import CommandChoices, Composer, Pasted, PasteUndone, Submitted
 
 COMMANDS = [("/help", "what there is"), ("/regen", "answer again"), ("/redo", "do again"), ("/bye", "leave")]
 HISTORY = ["first", "second\nof two lines"]

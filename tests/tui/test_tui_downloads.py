@@ -12,7 +12,7 @@ from fake_engine import FakeEngine
 from fake_hub import FakeHub, hub_with_demo_pair, lead_to
 from textual.pilot import Pilot
 from textual.widgets import Static
-from tui_harness import click_on, wait_until
+from tui_harness import click_on, text_of, wait_until
 
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
@@ -22,6 +22,7 @@ from edgespec.settings import LoadSettings
 from edgespec.tui import picker as picker_module
 from edgespec.tui.app import ChatApp
 from edgespec.tui.download_line import DownloadLine
+from edgespec.tui.lines import Prose
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.picker_downloads import HUB
 from edgespec.tui.picker_installed import Picked
@@ -60,7 +61,7 @@ def on_screen(steps: Steps, size: tuple[int, int] = (84, 22)) -> list[LoadSettin
 
 
 async def say(app: ChatApp, pilot: Pilot[None], text: str) -> None:
-    app.submit(text)
+    app.send(text)
     await wait_until(pilot, lambda: not app.is_busy)
 
 
@@ -69,7 +70,7 @@ def line(app: ChatApp) -> str:
 
 
 def notes(app: ChatApp) -> str:
-    return "\n".join(str(note.content) for note in app.transcript.query(Static))
+    return "\n".join(text_of(note) for note in app.transcript.query(Prose))
 
 
 async def picker(app: ChatApp, pilot: Pilot[None], text: str = "") -> ModelPicker:
@@ -108,11 +109,11 @@ def test_the_chat_goes_on_meanwhile_and_keeps_its_model(hub: FakeHub) -> None:
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await say(app, pilot, "hello")
-        app.submit("/model demo-pair")
+        app.run_command("/model demo-pair", is_typed=True)
         await wait_until(pilot, lambda: "5.4 MB of 10.9 MB" in line(app))
         assert line(app).startswith("↓ demo-pair")
         await say(app, pilot, "how are you?")
-        assert app.session.turns[-1].content == "two"
+        assert app.session.chat.turns[-1].content == "two"
         screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "5.4 MB of 10.9 MB" in listed(screen).get("get:demo-pair", ""))
         await pilot.press("escape", "escape")
@@ -130,7 +131,7 @@ def test_x_stops_a_download_and_it_goes_on_later(hub: FakeHub) -> None:
     hub.faults.stall_after, hub.faults.stalls = TARGET // 2, 1
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        app.submit("/model demo-pair")
+        app.run_command("/model demo-pair", is_typed=True)
         await wait_until(pilot, lambda: "5.4 MB" in line(app))
         screen = await picker(app, pilot, "demo-pair")
         await wait_until(pilot, lambda: "5.4 MB" in listed(screen).get("get:demo-pair", ""))
@@ -140,7 +141,7 @@ def test_x_stops_a_download_and_it_goes_on_later(hub: FakeHub) -> None:
         await pilot.press("escape", "escape")
         await wait_until(pilot, lambda: "stopped: 5.4 MB of 10.9 MB downloaded" in notes(app))
         hub.released.set()
-        app.submit("/model demo-pair")
+        app.run_command("/model demo-pair", is_typed=True)
         await wait_until(pilot, lambda: app.session.load_settings.model == "demo-pair")
 
     on_screen(steps)
@@ -190,22 +191,22 @@ def test_what_prevents_a_download_is_told_in_the_conversation(hub: FakeHub) -> N
     hub.faults.gated = True
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        app.submit("/model demo-pair")
+        app.run_command("/model demo-pair", is_typed=True)
         await wait_until(pilot, lambda: "owner/demo-GGUF is gated" in notes(app))
         assert not app.query_one(DownloadLine).display
         await say(app, pilot, "hello")
-        assert app.session.turns[-1].content == "one"
+        assert app.session.chat.turns[-1].content == "one"
 
     on_screen(steps)
 
 
 def test_the_list_opens_while_an_answer_is_generated(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        app.submit("hello")
+        app.send("hello")
         assert app.is_busy
         await picker(app, pilot)
         await pilot.press("escape")
-        app.submit("/model demo:draft")
+        app.run_command("/model demo:draft", is_typed=True)
         await wait_until(pilot, lambda: not app.is_busy)
 
     on_screen(steps)

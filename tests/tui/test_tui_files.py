@@ -20,8 +20,8 @@ from edgespec.chat.settings import ChatSettings
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tui.app import ChatApp
+from edgespec.tui.composer import LONG
 from edgespec.tui.dialogs import ChoiceScreen
-from edgespec.tui.prompt_input import LONG
 from edgespec.tui.turn_view import TurnView
 
 
@@ -67,7 +67,7 @@ def test_attached_files_are_shown_and_a_click_removes_one(files: Path) -> None:
         await wait_until(pilot, lambda: "one.txt 15 B, 6 tokens" in shown(app))
         assert "3 files, 50 B, 20 tokens" in shown(app)
         await click_on(pilot, app.composer.files, "\N{MULTIPLICATION SIGN}")
-        await wait_until(pilot, lambda: [file.name for file in app.session.attached] == ["one.txt", "two.txt"])
+        await wait_until(pilot, lambda: [file.name for file in app.session.chat.attached] == ["one.txt", "two.txt"])
         await type_in(app, pilot, "/file none 2")
         await wait_until(pilot, lambda: "two.txt" not in shown(app))
         await pilot.press(*"typed")
@@ -83,12 +83,12 @@ def test_several_clicks_on_a_cross_remove_one_file(files: Path) -> None:
         await type_in(app, pilot, "/file *.txt")
         for left in (["one.txt", "two.txt"], ["two.txt"], []):
             n = len(left) + 1
-            await wait_until(pilot, lambda: len(app.session.attached) == n)  # noqa: B023 - called at once
+            await wait_until(pilot, lambda: len(app.session.chat.attached) == n)  # noqa: B023 - called at once
             await pilot.pause()
             send_bytes(app, clicks(app.composer.files, "\N{MULTIPLICATION SIGN}", 4))
-            await wait_until(pilot, lambda: len(app.session.attached) < n)  # noqa: B023 - called at once
+            await wait_until(pilot, lambda: len(app.session.chat.attached) < n)  # noqa: B023 - called at once
             await pilot.pause()
-            assert [file.name for file in app.session.attached] == left
+            assert [file.name for file in app.session.chat.attached] == left
 
     on_screen(steps)
 
@@ -101,7 +101,7 @@ def test_pasted_paths_become_attachments_and_undo_makes_them_text(files: Path) -
         await wait_until(pilot, lambda: "my notes.txt 20 B" in shown(app))
         assert app.composer.text == ""
         await pilot.press("ctrl+z")
-        await wait_until(pilot, lambda: app.session.attached == [])
+        await wait_until(pilot, lambda: app.session.chat.attached == [])
         assert app.composer.text == path
         await pilot.press("ctrl+z")
         assert app.composer.text == ""
@@ -121,7 +121,7 @@ def test_a_sent_file_is_folded_also_in_another_run(files: Path) -> None:
     async def send(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, f"{files / 'one.txt'}")
         await type_in(app, pilot, "what is it?")
-        assert app.session.turns[0].content == "one.txt:\n```\ntext of one.txt\n```\n\nwhat is it?"
+        assert app.session.chat.turns[0].content == "one.txt:\n```\ntext of one.txt\n```\n\nwhat is it?"
         assert not app.composer.files.display
 
     async def read(app: ChatApp, pilot: Pilot[None]) -> None:
@@ -147,7 +147,7 @@ def test_a_long_paste_becomes_an_attachment_and_undo_makes_it_text(files: Path) 
             await wait_until(pilot, lambda name=name: f"{name} 50.0 kB" in shown(app))  # type: ignore[misc]
         assert app.composer.text == ""
         await pilot.press("ctrl+z")
-        await wait_until(pilot, lambda: [file.name for file in app.session.attached] == ["pasted-1.txt"])
+        await wait_until(pilot, lambda: [file.name for file in app.session.chat.attached] == ["pasted-1.txt"])
         assert app.composer.text == text
 
     on_screen(steps)
@@ -163,8 +163,8 @@ def test_a_message_waits_for_the_document_that_is_read(files: Path) -> None:
         await pilot.press("enter")
         assert "reading report.pdf" in shown(app)
         assert "then your message is sent" in shown(app)
-        await wait_until(pilot, lambda: len(app.session.turns) == 2 and not app.is_busy)
-        assert app.session.turns[0].content.startswith("report.pdf (pages 2-3 of 3):\n```\n[page 2]\ntwo\n")
+        await wait_until(pilot, lambda: len(app.session.chat.turns) == 2 and not app.is_busy)
+        assert app.session.chat.turns[0].content.startswith("report.pdf (pages 2-3 of 3):\n```\n[page 2]\ntwo\n")
         await wait_until(pilot, lambda: "▸ report.pdf  pages 2-3 of 3" in shown(app))
 
     on_screen(steps)
@@ -181,7 +181,7 @@ def test_reading_can_be_stopped_and_the_message_is_kept(files: Path) -> None:
         await pilot.press("escape")
         await wait_until(pilot, lambda: "reading was cancelled" in shown(app))
         assert app.composer.text == f"why?\n{files / 'report.pdf'}"
-        assert (app.session.attached, app.session.turns) == ([], [])
+        assert (app.session.chat.attached, app.session.chat.turns) == ([], [])
 
     on_screen(steps)
 
@@ -210,10 +210,10 @@ def test_a_persona_is_chosen_and_saved_and_shown_above_the_chat(files: Path) -> 
         save(Persona("coder", "Writes code.", "Write Rust.", {"temp": "0.7"}))
         await type_in(app, pilot, "/persona coder")
         await wait_until(pilot, lambda: "coder: Write Rust." in shown(app))
-        assert app.session.settings.sampling.temperature == 0.7
+        assert app.session.chat.settings.sampling.temperature == 0.7
         await type_in(app, pilot, "/persona save mine")
         assert persona("mine").system == "Write Rust."
         await type_in(app, pilot, "/persona none")
-        assert (app.session.system, app.session.persona) == ("", "")
+        assert (app.session.chat.system, app.session.chat.persona) == ("", "")
 
     on_screen(steps)

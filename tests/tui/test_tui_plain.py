@@ -17,7 +17,7 @@ from textual.widget import Widget
 from textual.widgets import Input as TextualInput
 from textual.widgets import Static
 from textual.widgets._toast import Toast
-from tui_harness import Harness, place_of, wait_until
+from tui_harness import Harness, place_of, text_of, wait_until
 
 import edgespec.tui
 from edgespec.chat.comparing import Comparison, side_of
@@ -34,8 +34,7 @@ from edgespec.tui.comparison import ComparisonScreen
 from edgespec.tui.dialogs import Choice, ChoiceScreen, TextScreen
 from edgespec.tui.lines import Lines
 from edgespec.tui.plain import OptionList, Plain
-from edgespec.tui.tool_calls import PermissionScreen
-from edgespec.tui.tool_results import CallLine
+from edgespec.tui.tool_calls import CallLine, PermissionScreen
 
 READS_MARKUP = {"textual.widgets", "textual.containers"}
 PLAIN = {"Footer", "LoadingIndicator"}  # their texts are those of the program
@@ -81,9 +80,9 @@ def test_text_from_outside_is_shown_as_it_is_and_ends_nothing(text: str) -> None
         app.composer.say(text, warns=True)
         app.composer.files.show([(text, text)], text)
         app.composer.waiting.show([(1, text, 2)], text, is_held=True)
-        app.session.rename(text)
-        app.session.set_system(text)
-        app.session.persona = text
+        app.session.chat.rename(text)
+        app.session.chat.set_system(text)
+        app.session.chat.persona = text
         await app.transcript.begin_call(CallLine(calling(text)))
         await app.redraw()
         app.title_bar.show_progress(text)
@@ -112,7 +111,7 @@ def calling(text: str) -> Calling:
 def shown(screen: Any) -> str:
     """All texts on a screen, each on one line."""
     texts = [one_line(str(each.visual)) for each in screen.query(Static)]
-    texts += [one_line(each.plain) for each in screen.query(Lines)]
+    texts += [one_line(text_of(each)) for each in screen.query(Lines)]
     texts += [one_line(str(option.prompt)) for each in screen.query(OptionList) for option in each.options]
     texts += [each.value for each in screen.query(TextualInput)]
     texts += [str(each._border_title or "") for each in screen.query(Widget)]

@@ -21,7 +21,6 @@ from tui_harness import Harness, place_of, wait_until
 from edgespec.history import Answer, Turn
 from edgespec.text.words import word_at
 from edgespec.tui.lines import Lines, _restyled
-from edgespec.tui.plain import Prose
 from edgespec.tui.transcript import Transcript
 
 Script = Callable[[Harness, Pilot[Any], Transcript], Awaitable[None]]
@@ -240,7 +239,7 @@ def test_a_text_that_has_moved_since_the_click_has_nothing_there(y: int) -> None
     async def script(app: Harness, pilot: Pilot[Any], transcript: Transcript) -> None:
         await transcript.note("a note")
         for view in transcript.views:
-            assert isinstance(view, Lines | Prose)
+            assert isinstance(view, Lines)
             assert not view.render_line(y).text.strip()
             assert view.line_text(y) == ""
             for whole_line in (False, True):

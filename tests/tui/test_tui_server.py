@@ -30,15 +30,15 @@ async def drive(other: StandIn, store: Store) -> None:
     async with app.run_test(size=(100, 40)) as pilot:
         await wait_until(pilot, lambda: not app.is_busy)
         other.fails += ["busy", "lost"]
-        app.submit("one two three")
-        await wait_until(pilot, lambda: len(session.turns) == 2 and not app.is_busy)
-        assert session.turns[-1].content == "one two"
+        app.send("one two three")
+        await wait_until(pilot, lambda: len(session.chat.turns) == 2 and not app.is_busy)
+        assert session.chat.turns[-1].content == "one two"
         await wait_until(pilot, lambda: "went away in the middle" in notes(app))
         assert "is busy: waiting for it" in notes(app)
-        app.submit("/regen")
-        await wait_until(pilot, lambda: session.turns[-1].content == "one two three and so on")
+        app.run_command("/regen", is_typed=True)
+        await wait_until(pilot, lambda: session.chat.turns[-1].content == "one two three and so on")
         await wait_until(pilot, lambda: not app.is_busy)
-        app.submit("/models")
+        app.run_command("/models", is_typed=True)
         await wait_until(pilot, lambda: f"models of {other.url}" in notes(app))
     session.close()
 

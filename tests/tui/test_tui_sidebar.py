@@ -14,15 +14,15 @@ from textual.content import Content
 from textual.message import Message
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
-from tui_harness import Styled, wait_until
+from tui_harness import Styled, text_of, wait_until
 
 from edgespec.chat.session import Session
 from edgespec.history import ChatInfo, Hit, Store
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import when
-from edgespec.tui.chat_rows import Marks, Row, rows_by_day, rows_found
 from edgespec.tui.dialogs import Dialog
-from edgespec.tui.sidebar import AT_ONCE, ChangeChat, ChatChosen, ChatList, Sidebar
+from edgespec.tui.lines import Prose
+from edgespec.tui.sidebar import AT_ONCE, ChangeChat, ChatChosen, ChatList, Marks, Row, Sidebar, rows_by_day, rows_found
 
 DAY = 86400.0
 Step = Callable[[Pilot[Any]], Awaitable[None]]
@@ -267,7 +267,7 @@ def test_a_chat_is_deleted_only_when_that_is_confirmed(store: Store, keys: tuple
         chat_list(pilot).focus()
         await pilot.press("delete")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, Dialog))
-        assert "2 messages" in str(pilot.app.screen.query_one(Static).content)
+        assert "2 messages" in text_of(pilot.app.screen.query_one(Prose))
         await pilot.press(*keys)
         await wait_until(pilot, lambda: not isinstance(pilot.app.screen, Dialog))
 
@@ -285,7 +285,7 @@ def test_several_chats_are_marked_and_deleted_after_one_question(store: Store) -
         assert [title for title in titles(pilot) if title.startswith("✓ ")] == ["✓ 日本語 \ufffd[31m", "✓ The sky"]
         await pilot.press("d")
         await wait_until(pilot, lambda: isinstance(pilot.app.screen, Dialog))
-        question = str(pilot.app.screen.query_one(Static).content)
+        question = text_of(pilot.app.screen.query_one(Prose))
         assert question == "Delete these 2 chats with their 4 messages?\n  日本語 \ufffd[31m\n  The sky"
         await pilot.press("down", "enter")
         await wait_until(pilot, lambda: not isinstance(pilot.app.screen, Dialog))

@@ -23,8 +23,8 @@ from edgespec.tools.config import ServerConfig
 from edgespec.tools.server import Reply, Server
 from edgespec.tools.toolbox import Toolbox
 from edgespec.tui.app import ChatApp
-from edgespec.tui.tool_calls import PermissionScreen
-from edgespec.tui.tool_results import CallLine
+from edgespec.tui.lines import Prose
+from edgespec.tui.tool_calls import CallLine, PermissionScreen
 from edgespec.tui.turn_view import TurnView
 
 ABOUT = {"name": "add", "description": "Add [bold]numbers[/bold].", "parameters": {"type": "object"}, "problem": ""}
@@ -69,7 +69,7 @@ def on_screen(steps: Steps, store: Store, model: Path, *answers: str, resumes: b
         engine = FakeEngine(*answers, settings=loaded)
         session = Session(store, lambda *_: engine, loaded, toolbox=toolbox)
         if resumes:
-            session.open("last")
+            session.chat.open("last")
         app = ChatApp(session)
         async with app.run_test(size=(100, 40)) as pilot:
             await wait_until(pilot, lambda: not app.is_busy)
@@ -90,13 +90,13 @@ def shown(app: ChatApp) -> str:
 
 
 def outcomes(app: ChatApp) -> list[str]:
-    return [turn.content.split("\n")[1] for turn in app.session.turns if turn.role == "tool"]
+    return [turn.content.split("\n")[1] for turn in app.session.chat.turns if turn.role == "tool"]
 
 
 def test_a_call_is_asked_about_runs_and_is_folded_below_the_answer(store: Store, model: Path) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await ask(app, pilot)
-        arguments = str(app.screen.query_one("#arguments Static").render())
+        arguments = app.screen.query_one("#arguments Prose", Prose).plain
         assert 'text: "[red]two[/red]"' in arguments
         await pilot.press("enter")  # nothing is highlighted yet: a user who types allows nothing
         assert isinstance(app.screen, PermissionScreen)
@@ -129,14 +129,14 @@ def test_a_denied_call_and_a_stopped_question(store: Store, model: Path) -> None
         await pilot.press("escape")
         await wait_until(pilot, lambda: not app.is_busy)
         assert outcomes(app) == ["denied", "stopped"]
-        assert app.session.turns[-1].role == "tool"
+        assert app.session.chat.turns[-1].role == "tool"
 
     on_screen(steps, store, model, CALL, "Then not.", CALL, "x")
 
 
 def test_escape_stops_a_running_tool(store: Store, model: Path) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        [server] = app.session.toolbox.servers
+        [server] = app.session.tools.toolbox.servers
         assert isinstance(server, Ready)
         server.may_reply.clear()
         await ask(app, pilot)

@@ -14,16 +14,15 @@ from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 from textual.style import Style
 from textual.widgets import Static
-from tui_harness import Harness, chat, click_on, tokens, wait_until
+from tui_harness import Harness, chat, click_on, text_of, tokens, wait_until
 
 from edgespec.core.stats import Stats
 from edgespec.drafters.registry import REGISTRY
 from edgespec.history import Answer, Piece, Turn
-from edgespec.tui.lines import Block, Brush
-from edgespec.tui.live_answer import TokenText
+from edgespec.tui.lines import Block, Brush, Prose
 from edgespec.tui.markdown import GrowingMarkdown, markdown
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
+from edgespec.tui.turn_view import SwitchBranch, TokenText, TurnCommand, TurnView
 from edgespec.tui.turn_window import MOST, MOUNTED, Edge, News
 
 Script = Callable[[Pilot[Any], Transcript], Awaitable[None]]
@@ -94,7 +93,7 @@ def said_in(shown: TurnView) -> str:
 
 
 def notes(transcript: Transcript) -> list[str]:
-    return [str(note.render()) for note in transcript.query(".note").results(Static)]
+    return [text_of(note) for note in transcript.query(".note").results(Prose)]
 
 
 # --- what a message shows -----------------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ async def send(app: ChatApp, pilot: Pilot[None], *texts: str) -> None:
 
 
 def questions(app: ChatApp) -> list[str]:
-    return [turn.content for turn in app.session.turns if turn.role == "user"]
+    return [turn.content for turn in app.session.chat.turns if turn.role == "user"]
 
 
 def waiting(app: ChatApp) -> str:
@@ -75,7 +75,7 @@ def test_messages_wait_while_an_answer_is_generated_and_are_sent_in_order() -> N
         await send(app, pilot, "second", "//third")
         assert waiting(app).split("\n") == [" x second", " x //third", " Up edits · sent after this answer"]
         await send(app, pilot, "/set temp 0.1")  # a command does not wait
-        assert app.session.settings.sampling.temperature == 0.1
+        assert app.session.chat.settings.sampling.temperature == 0.1
         assert questions(app) == ["first"]
         engine.may_end.set()
         await wait_until(pilot, lambda: questions(app) == ["first", "second", "/third"] and not app.is_busy)
@@ -171,10 +171,10 @@ def test_what_waits_has_its_files_and_comes_back_in_the_field_after_quitting() -
     with Store.in_memory() as store:
 
         async def quit_early(app: ChatApp, pilot: Pilot[None]) -> None:
-            app.commands.attach_text("the note")
+            app.controls.attach_text("the note")
             await send(app, pilot, "second", "third")
             assert " x second (1 file)" in waiting(app)
-            assert app.session.attached == []
+            assert app.session.chat.attached == []
             app.composer.put("unfinished")
             await pilot.press("ctrl+q")
 
@@ -184,12 +184,12 @@ def test_what_waits_has_its_files_and_comes_back_in_the_field_after_quitting() -
             assert app.composer.text == ""
             await pilot.press("escape")
             await wait_until(pilot, lambda: not app.is_busy)
-            app.session.open(next(chat.id for chat in store.chats() if chat.title == "first"))
+            app.session.chat.open(next(chat.id for chat in store.chats() if chat.title == "first"))
             await app.redraw()
             assert app.composer.text == "second\n\nthird\n\nunfinished"
-            assert [(file.name, file.text) for file in app.session.attached] == [("pasted-1.txt", "the note")]
+            assert [(file.name, file.text) for file in app.session.chat.attached] == [("pasted-1.txt", "the note")]
             app.composer.put("")
-            app.session.attached = []
+            app.session.chat.attached = []
 
         on_screen(look, Slow(LONG), store, message="other")
 
@@ -197,7 +197,7 @@ def test_what_waits_has_its_files_and_comes_back_in_the_field_after_quitting() -
 def test_a_text_that_was_never_sent_comes_back_in_the_next_new_chat() -> None:
     with Store.in_memory() as store:
         session = Session(store, lambda *_: FakeEngine(), LoadSettings("demo"))
-        session.keep_unsent("hello")
+        session.chat.keep_unsent("hello")
         again = Session(store, lambda *_: FakeEngine(), LoadSettings("demo"))
-        assert again.take_unsent() == "hello"
-        assert Session(store, lambda *_: FakeEngine(), LoadSettings("demo")).take_unsent() == ""
+        assert again.chat.take_unsent() == "hello"
+        assert Session(store, lambda *_: FakeEngine(), LoadSettings("demo")).chat.take_unsent() == ""

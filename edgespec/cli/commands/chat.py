@@ -131,13 +131,13 @@ def chat(call: Call) -> None:
         if values["resume"]:
             _resume(call, session)
         if persona is not None:
-            session.begin_as(persona, call.typed_names())
-        session.attached = attached
+            session.chat.begin_as(persona, call.typed_names())
+        session.chat.attached = attached
         try:
             exit_code = _front(call, session, shows_screen=shows_screen)
         finally:
             session.close()
-            if session.store_error is not None:
+            if session.chat.store_error is not None:
                 _rescue(session, output)
     if exit_code:
         call.ctx.exit(exit_code)
@@ -236,15 +236,15 @@ def _model_of(call: Call, resumed: Mapping[str, Any]) -> str:
 
 def _resume(call: Call, session: Session) -> None:
     """Open a chat with its saved settings, except for options that were typed."""
-    asked = session.settings
-    session.open(call.values["resume"])
+    asked = session.chat.settings
+    session.chat.open(call.values["resume"])
     typed = call.typed_names()
     sampling = {item.name: getattr(asked.sampling, item.name) for item in fields(asked.sampling) if item.name in typed}
     others = {item.name: getattr(asked, item.name) for item in fields(asked) if item.name in typed}
-    kept = session.settings
-    session.settings = replace(kept, sampling=replace(kept.sampling, **sampling), **others)
+    kept = session.chat.settings
+    session.chat.settings = replace(kept, sampling=replace(kept.sampling, **sampling), **others)
     if "system" in typed:
-        session.set_system(call.values["system"])
+        session.chat.set_system(call.values["system"])
 
 
 def _rescue(session: Session, output: Output) -> None:
@@ -252,10 +252,10 @@ def _rescue(session: Session, output: Output) -> None:
     from edgespec.chat.transcript import to_jsonl, with_system
     from edgespec.files.paths import write_whole
 
-    error = session.store_error
-    text = to_jsonl(session.info(), with_system(session.system, session.turns))
+    error = session.chat.store_error
+    text = to_jsonl(session.chat.info(), with_system(session.chat.system, session.chat.turns))
     for folder in (Path.cwd(), Path(tempfile.gettempdir())):
-        file = folder / f"edgespec-chat-{session.info().id}.jsonl"
+        file = folder / f"edgespec-chat-{session.chat.info().id}.jsonl"
         try:
             write_whole(file, text)
         except OSError:
@@ -271,8 +271,8 @@ def _show_screen(call: Call, session: Session) -> None:
     if not _can_show_a_screen():
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
-    from edgespec.tui.failure import failed
-    from edgespec.tui.terminal_colours import suitable_theme
+    from edgespec.tui.base_app import failed
+    from edgespec.tui.terminal import suitable_theme
 
     app = ChatApp(session, message=call.values["message"], theme=suitable_theme())
     asked = threading.Event()
@@ -292,7 +292,7 @@ def _way_on(session: Session) -> str:
     """Return how the user continues after the screen has failed."""
     if not session.store.file:
         return "'edgespec chat --plain' works without the screen"
-    resumed = f" -r {session.chat}" if session.chat else ""
+    resumed = f" -r {session.chat.saved_id}" if session.chat.saved_id else ""
     return f"'edgespec chat{resumed}' continues with your draft; --plain needs no screen"
 
 

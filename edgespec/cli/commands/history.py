@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from edgespec.chat.images import delete_chats
+from edgespec.chat.attachments import delete_chats
 from edgespec.chat.states import remove_states
 from edgespec.chat.transcript import (
     ImportedChat,

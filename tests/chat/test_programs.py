@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.chat.editor import edited
+from edgespec.chat.programs import edited
 from edgespec.errors import UsageError
 
 pytestmark = pytest.mark.cli

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from edgespec.tui.terminal_colours import ask_terminal, theme_for
+from edgespec.tui.terminal import ask_terminal, theme_for
 
 WHITE, BLACK = b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;c", b"\x1b]11;rgb:1e/1e/2e\x07\x1b[?6c"
 

@@ -1,16 +1,22 @@
-"""The theme that suits the terminal: light or dark, and the terminal's own colours if it has only 16."""
+"""The terminal: a theme that suits its colours, and signals that would leave it as the screen has set it."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import select
+import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic
+from typing import TYPE_CHECKING
 
 from rich.console import Console
+
+if TYPE_CHECKING:
+    from textual.drivers.linux_driver import LinuxDriver
 
 PATIENCE_S = 0.2  # for the answer of the terminal; a slow connection gets the dark theme
 QUERY = b"\x1b]11;?\x1b\\\x1b[c"  # OSC 11 asks for the background; every terminal answers the second query
@@ -27,8 +33,8 @@ def suitable_theme() -> str:
 def theme_for(color_system: str | None, environ: Mapping[str, str], answer: bytes) -> str:
     """Return the name of a theme for one of Rich's colour systems, and the answer of the terminal."""
     is_light = environ.get("COLORFGBG", "").rpartition(";")[2] in ("7", "15")
-    if found := BACKGROUND.search(answer):
-        red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    if match := BACKGROUND.search(answer):
+        red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in match.groups())
         is_light = 0.2126 * red + 0.7152 * green + 0.0722 * blue > LIGHT
     family = "ansi" if color_system in ("standard", "windows") else "textual"
     return f"{family}-{'light' if is_light else 'dark'}"
@@ -55,3 +61,28 @@ def ask_terminal() -> bytes:
         finally:
             termios.tcsetattr(asked, termios.TCSADRAIN, before)
     return answer
+
+
+def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:
+    """Draw the screen again after the process was stopped, and restore the terminal on SIGQUIT after calling `keep`."""
+
+    def resume() -> None:
+        """Draw the screen again. Textual 8.2.8 knows only of stops by its own key: after another one it would start its
+        threads twice, and leave the screen blank."""
+        if driver._auto_restart and not driver._must_signal_resume:
+            driver.suspend_application_mode()
+            driver._must_signal_resume = True
+        driver._sigcont_application()
+
+    def quit() -> None:
+        try:
+            keep()
+        finally:
+            driver.suspend_application_mode()
+            loop.remove_signal_handler(signal.SIGQUIT)
+            os.kill(os.getpid(), signal.SIGQUIT)
+
+    loop = asyncio.get_running_loop()
+    # Between two callbacks: in the middle of one, they could wait for ever for a lock that is held there.
+    loop.add_signal_handler(signal.SIGCONT, resume)
+    loop.add_signal_handler(signal.SIGQUIT, quit)
