@@ -7,8 +7,9 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from time import monotonic
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from rich.console import RenderableType
 from textual import on
 from textual.app import ComposeResult, SystemCommand
 from textual.binding import Binding, BindingType
@@ -157,9 +158,9 @@ class ChatApp(BaseApp):
         await self.redraw()
         self.jobs.load(self.session.load_settings)
 
-    def exit(self, *args: Any, **options: Any) -> None:
+    def exit(self, result: None = None, return_code: int = 0, message: RenderableType | None = None) -> None:
         self.keep_unsent()
-        super().exit(*args, **options)
+        super().exit(result, return_code, message)
 
     def keep_unsent(self) -> None:
         if self.screen_stack and self.screen_stack[0].query(Composer):

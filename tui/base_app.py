@@ -12,11 +12,11 @@ from datetime import datetime
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.events import Click, Event, Key, Paste
+from textual.notifications import SeverityLevel
 from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import WorkType
@@ -201,9 +201,17 @@ class BaseApp(App[None]):
         shown_s = TOAST_S * (2 if len(text) > LONG_TOAST else 1)
         self.notify(text, severity="information" if level == "info" else level, timeout=shown_s)
 
-    def notify(self, message: str, *, markup: bool = False, **options: Any) -> None:
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: SeverityLevel = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
         """Show a toast. The message is text: Textual reads it as markup by default, also where a widget calls this."""
-        super().notify(printable(message), markup=False, **options)
+        super().notify(printable(message), title=title, severity=severity, timeout=timeout, markup=False)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copy a text, through the terminal (OSC 52) and the programs of the system, and say how much it is."""

@@ -59,7 +59,7 @@ class ScreenFront:
     def __init__(self, app: BaseApp, jobs: ChatJobs, files: Files) -> None:
         self._app, self._session = app, app.session
         self._jobs, self._files = jobs, files
-        self.say, self.copy, self.leave, self.read = app.say, app.copy_to_clipboard, app.exit, files.read
+        self.say, self.copy, self.read = app.say, app.copy_to_clipboard, files.read
         self._screens: dict[str, Callable[[], object]] = {
             "help": self._show_help,
             "model": self._pick_model,
@@ -150,6 +150,9 @@ class ScreenFront:
             self._app.toast(
                 f"new answers are shown {'with' if transcript.show_tokens else 'without'} the drafter of each token"
             )
+
+    def leave(self) -> None:
+        self._app.exit()
 
     # --- the list of chats ----------------------------------------------------------------------------------------
 

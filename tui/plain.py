@@ -18,7 +18,7 @@ from textual.widget import Widget
 from edgespec.text.printable import printable
 
 
-def _content(text: Any) -> Any:
+def _content(text: object) -> Any:
     """Return a string as text without control characters; anything else stays as it is."""
     return Content(printable(text)) if isinstance(text, str) else text
 

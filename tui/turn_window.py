@@ -9,7 +9,6 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from textual import work
 from textual.app import ComposeResult
@@ -243,7 +242,7 @@ class TurnWindow(VerticalScroll, can_focus=False):
         while self.app.animator.is_being_animated(self, "scroll_y"):
             await asyncio.sleep(0.01)
 
-    def scroll_to_region(self, *args: Any, **options: Any) -> Offset:
+    def scroll_to_region(self, *args: object, **options: object) -> Offset:
         """Do nothing: moving the focus must not scroll."""
         return Offset(0, 0)
 
