@@ -10,11 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 
 from edgespec.errors import EdgespecError
-from edgespec.models.names import ollama
-from edgespec.models.names.folders import gguf_files
 from edgespec.models.names.local import read_model
-from edgespec.models.names.model_names import known_names
-from edgespec.models.names.other_programs import bare, files_elsewhere, program_of
+from edgespec.models.names.model_names import gguf_files, known_names
+from edgespec.models.names.other_programs import bare, files_elsewhere, settings_elsewhere
 from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Offer
@@ -61,7 +59,7 @@ def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] |
 
 def _modelfile(spec: str) -> str:
     """Return the settings of answers in the Modelfile of a model of Ollama as text; empty for other models."""
-    settings = ollama.settings(bare(spec)) if (program := program_of(spec)) and program.models is ollama else {}
+    settings = settings_elsewhere(spec)
     return json.dumps(settings) if settings else ""
 
 

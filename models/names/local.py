@@ -13,7 +13,7 @@ from edgespec.gguf_file.head_check import check_draft_file, is_head
 from edgespec.gguf_file.header import Header, quantisation, read_header
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.models.hub.quants import part_of, parts_of
-from edgespec.models.names.folders import gguf_files
+from edgespec.models.names.model_names import gguf_files
 from edgespec.models.names.other_programs import files_elsewhere, program_of
 from edgespec.models.names.source import HEADS, PAIR
 from edgespec.models.names.spec import resolve

@@ -1,4 +1,7 @@
-"""The specs of files on this machine, all known names, and hints for unknown ones; no file is opened for them."""
+"""The models' files on this machine, their names, all other names of models, and hints for unknown ones.
+
+No file is opened for them.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,64 @@ from contextlib import suppress
 from pathlib import Path
 
 from edgespec.errors import UsageError
-from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_of
+from edgespec.files.paths import models_dir
+from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_folder, repository_of
 from edgespec.models.hub.quants import drafts_in, models_in, quant_of, stem_of
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.folders import gguf_files
-from edgespec.models.names.other_programs import files_elsewhere, program_of, spec_elsewhere
+from edgespec.models.names.other_programs import (
+    DEPTH,
+    files_below,
+    files_elsewhere,
+    llama_cpp_folders,
+    lm_studio_folders,
+    program_of,
+    spec_elsewhere,
+)
 from edgespec.models.names.source import NAMES, PAIR, HubSpec, PackageSpec, Source, cached, is_path, packaged_at
+
+VARIABLE = "EDGESPEC_MODELS"
+
+
+def gguf_files() -> Iterator[Path]:
+    """Yield the .gguf files in and below the usual folders, including broken links.
+
+    The usual folders are the Hugging Face cache, the folder of models from packages, the working folder, `~/models`,
+    the user's folders (`own_folders`), and the folders of LM Studio and llama.cpp. Unreadable folders are left out. A
+    file with several names is listed under each name.
+    """
+    for folder, depth in list(_usual_folders()):
+        yield from files_below(folder, depth)
+
+
+def own_folders() -> list[Path]:
+    """Return the folders in EDGESPEC_MODELS, existing or not."""
+    named = []
+    for name in filter(None, os.environ.get(VARIABLE, "").split(os.pathsep)):
+        with suppress(OSError, RuntimeError):  # the working folder is gone; there is no such user
+            named.append(Path(name).expanduser().absolute())
+    return named
+
+
+def _usual_folders() -> Iterator[tuple[Path, int]]:
+    """Yield each folder with the number of levels to search."""
+    yield from ((repository_folder(name) / "snapshots", DEPTH) for name in cached_repositories())
+    yield models_dir(), 1
+    with suppress(OSError):  # it may have been removed
+        here = Path.cwd()
+        yield here, 0 if _holds_more_than_models(here) else DEPTH
+    with suppress(RuntimeError):  # a user may have no home
+        yield Path.home() / "models", DEPTH
+    yield from ((folder, DEPTH) for folder in (*own_folders(), *lm_studio_folders(), *llama_cpp_folders()))
+
+
+def _holds_more_than_models(folder: Path) -> bool:
+    """Return whether a folder is the root of a disk or contains users' homes: most of its files are no models."""
+    with suppress(OSError, RuntimeError):
+        return folder.resolve() in (Path(folder.anchor), *Path.home().resolve().parents)
+    return folder == Path(folder.anchor)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
 
 
 def name_of(path: Path, spec: str = "") -> str:
@@ -122,6 +177,8 @@ def _short(wanted: HubSpec) -> str:
     """Return the spec without "hf:" where that is clear: with a quantisation."""
     return str(wanted).removeprefix("hf:") if wanted.quant else str(wanted)
 
+
+# --- hints ------------------------------------------------------------------------------------------------------------
 
 HOW_TO_NAME_A_MODEL = "use a file (./model.gguf), a repository (hf:owner/name:Q4_K_M) or 'demo'"
 MOST = 3  # suggestions

@@ -10,10 +10,16 @@ from urllib.parse import unquote
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
-from edgespec.models.names import ollama
 from edgespec.models.names.catalog import Entry, catalogue, find
 from edgespec.models.names.model_names import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
-from edgespec.models.names.other_programs import Program, bare, find_elsewhere, program_of, spec_elsewhere
+from edgespec.models.names.other_programs import (
+    Program,
+    bare,
+    find_elsewhere,
+    program_of,
+    settings_elsewhere,
+    spec_elsewhere,
+)
 from edgespec.models.names.source import (
     ADDRESS,
     HUB,
@@ -98,9 +104,9 @@ def _of_sources(spec: str) -> ResolvedModel:
 def _of_program(program: Program, spec: str) -> ResolvedModel:
     """Return a model of another program. Raises ModelNotFoundError."""
     name = bare(spec)
-    path = program.models.find(name)
+    path = program.find(name)
     if path is None:
-        known = [program.prefix + each for each, _ in program.models.files()]
+        known = [program.prefix + each for each, _ in program.files()]
         why = f"{program.name} has {', '.join(known)}" if known else f"no models of {program.name} were found"
         hint = f"download it: {program.pull.format(name=name)}"
         raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=hint)
@@ -183,9 +189,7 @@ def own_settings(spec: str) -> dict[str, str | float]:
     if entry := catalogued(spec):
         return entry.settings
     with suppress(ModelNotFoundError):
-        name = resolve(spec).name
-        if (program := program_of(name)) is not None and program.models is ollama:
-            return ollama.settings(bare(name))
+        return settings_elsewhere(resolve(spec).name)
     return {}
 
 

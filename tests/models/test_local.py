@@ -15,9 +15,9 @@ from tiny_gguf import write_embedding_model, write_file, write_model, write_spli
 from edgespec.errors import ModelFileError, ModelNotFoundError
 from edgespec.llama.model import Model
 from edgespec.models.hub.cache import hub_cache
-from edgespec.models.names.folders import DEPTH, own_folders
 from edgespec.models.names.local import LocalModel, local_model, local_models
-from edgespec.models.names.model_names import short_name
+from edgespec.models.names.model_names import own_folders, short_name
+from edgespec.models.names.other_programs import DEPTH
 from edgespec.models.names.source import BUNDLED, PackageSpec
 from edgespec.models.names.spec import sources
 

@@ -12,10 +12,15 @@ from tiny_gguf import write_model
 
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.removal import plan_removal
-from edgespec.models.names import llama_cpp, lm_studio
 from edgespec.models.names.local import local_models
 from edgespec.models.names.model_names import known_names, name_of
-from edgespec.models.names.other_programs import PROGRAMS, files_elsewhere, program_of
+from edgespec.models.names.other_programs import (
+    PROGRAMS,
+    files_elsewhere,
+    llama_cpp_folders,
+    lm_studio_folders,
+    program_of,
+)
 from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve, sources
 
@@ -118,7 +123,7 @@ def test_folders_that_lm_studio_was_moved_to(home: Path, model: Path) -> None:
     (home / ".cache" / "lm-studio").mkdir(parents=True)
     (home / ".cache" / "lm-studio" / "settings.json").write_text("[" * 10**5)
     usual = [home / each / "models" for each in ("moved", ".lmstudio", ".cache/lm-studio")]
-    assert {home / "disk", *usual} <= {*lm_studio.folders()} <= {home / "disk", home / "older", *usual}
+    assert {home / "disk", *usual} <= {*lm_studio_folders()} <= {home / "disk", home / "older", *usual}
     file = put(model, home / "disk" / REPOSITORY / "Q8_0" / "Tiny-Q8_0.gguf")
     assert found() == [(f"lmstudio:{REPOSITORY}:Q8_0", file)]
 
@@ -142,7 +147,7 @@ def test_llama_cpp_keeps_models_as_the_hub_does(home: Path, model: Path) -> None
 
 def test_the_hubs_own_cache_keeps_its_names(home: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLAMA_CACHE", str(home / "hub"))
-    assert llama_cpp.folders() == []
+    assert llama_cpp_folders() == []
 
 
 def manifest(home: Path, content: object, tag: str = "latest") -> None:

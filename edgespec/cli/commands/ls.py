@@ -109,8 +109,7 @@ def _has(part: str, name: str, model: LocalModel) -> bool:
 
 def _report_folders(output: Output) -> None:
     """Show a note for each of the user's own folders that does not exist."""
-    from edgespec.models.names.folders import VARIABLE, own_folders
-    from edgespec.models.names.model_names import with_tilde
+    from edgespec.models.names.model_names import VARIABLE, own_folders, with_tilde
 
     for folder in own_folders():
         if not folder.is_dir():
