@@ -25,8 +25,7 @@ from edgespec.tui.dialogs import Choice, ChoiceScreen
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.picker import ModelPicker
-from edgespec.tui.picker_downloads import Elsewhere
-from edgespec.tui.picker_installed import Picked
+from edgespec.tui.picker_rows import Elsewhere, Picked
 from edgespec.tui.sidebar import ChatList, Sidebar
 
 NEW = "+"  # the choice that makes a new persona

@@ -25,8 +25,7 @@ from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.dialogs import Dialog
-from edgespec.tui.picker_downloads import LEAST_SEARCHED, Elsewhere
-from edgespec.tui.picker_installed import FETCH, NO_DRAFT, About, Here, Offer, Picked
+from edgespec.tui.picker_rows import FETCH, LEAST_SEARCHED, NO_DRAFT, About, Elsewhere, Here, Offer, Picked
 from edgespec.tui.plain import Container, Input, OptionList, Static, Vertical, VerticalScroll
 
 REDRAW_S = 0.05  # delay after a result, so that many results are shown together
@@ -178,8 +177,7 @@ class ModelPicker(Dialog[Picked]):
             models.append(model)
             self.call_later(self._add, model)
         heads = KnownHeads(models)
-        found = {os.path.realpath(model.path): head for model in models if (head := heads.of(model)) is not None}
-        self.call_later(self._add_heads, found)
+        self.call_later(self._add_heads, [(os.path.realpath(model.path), heads.of(model)) for model in models])
 
     def _judge(self, key: str, target: LocalModel, header: Header, drafts: dict[str, LocalModel]) -> None:
         """Check which models can draft for a target, then which drafts the catalogue has."""
@@ -201,8 +199,8 @@ class ModelPicker(Dialog[Picked]):
         self._here.add(model)
         self._redraw_soon()
 
-    def _add_heads(self, heads: dict[str, KnownHead]) -> None:
-        self._here.heads = heads
+    def _add_heads(self, heads: list[tuple[str, KnownHead | None]]) -> None:
+        self._here.add_heads(heads)
         self._redraw_soon()
 
     def _add_verdict(self, target: str, draft: str, found: Suggestion) -> None:
@@ -253,11 +251,11 @@ class ModelPicker(Dialog[Picked]):
             self._aim_at(moved_to)
         self.refresh_bindings()
         here.room_bytes = elsewhere.room_bytes
-        rows = [*here.rows(text), *elsewhere.rows(text)]
+        rows = [*here.options(text), *elsewhere.options(text)]
         choosable = [str(row.id) for row in rows if not row.disabled]
         if self._target not in choosable:
             self._aim_at(choosable[0] if choosable else "")
-        found, more = counted(len(here.rows()), "model"), " ..." if self._is_reading else ""
+        found, more = counted(len(here.options()), "model"), " ..." if self._is_reading else ""
         looks = self._is_reading and not here.models
         self._filter.placeholder = "Looking for models ..." if looks else f"Filter {found}{more}, or find others"
         self._models.show(rows, self._target)

@@ -21,15 +21,12 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.config_file import change_settings
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.hub.downloadable import Absent, absent_models
-from edgespec.models.names.local import LocalModel, local_models
-from edgespec.models.names.published_heads import KnownHead
+from edgespec.models.listing import Row, rows_here, rows_to_download
 from edgespec.models.names.spec import own_settings, resolve
-from edgespec.models.pair.known_heads import KnownHeads
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
 from edgespec.settings import LoadSettings
 from edgespec.text.code_blocks import CodeBlock, code_blocks
-from edgespec.text.figures import counted, percent, size_of
+from edgespec.text.figures import counted, percent
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import is_open, split, without_thinking
 from edgespec.tools.config import default_file
@@ -156,8 +153,7 @@ def _models(controls: Controls, words: str) -> Iterator[str]:
         yield from (f"{'*' if name == spec else ' '} {name}" for name in session.model.info.models)
         yield "/model MODEL chooses one"
     elif words:
-        lines = [*_all_here(list(local_models())), *map(_absent, absent_models())]
-        yield from (line for line in lines if all(word in line.lower() for word in words.lower().split()))
+        yield from _model_lines(row for row in [*rows_here(), *rows_to_download()] if row.has(words))
         yield HOW_TO
     else:
         yield from models_and_drafts(spec)
@@ -252,15 +248,15 @@ def models_and_drafts(spec: str) -> list[str]:
     Raises ModelFileError, ModelNotFoundError.
     """
     target = check_model(resolve(spec).path)
-    models = list(local_models())
-    lines = _all_here(models)
-    usable = [each for each in models if not each.problem]
+    rows = rows_here()
+    lines = list(_model_lines(rows))
+    usable = (row.model for row in rows if row.model is not None and not row.problem)
     drafts = suggestions(target, usable, catalogue_drafts(spec, target.path))
     if drafts:
         lines += [f"as drafts for {spec}:", *(f"  {each.label:6}  {each.spec}: {each.why}" for each in drafts)]
     if what_else := instead(drafts):
         lines.append(what_else)
-    n = len(list(absent_models()))
+    n = len(rows_to_download())
     return [
         *lines,
         f"/models WORDS also lists models of the catalogue ({n} are not here)",
@@ -268,20 +264,12 @@ def models_and_drafts(spec: str) -> list[str]:
     ]
 
 
-def _all_here(models: Sequence[LocalModel]) -> list[str]:
-    """Return a line for each model that can answer."""
-    heads = KnownHeads(models)
-    return [_here(model, heads.of(model)) for model in models if not model.is_head]
-
-
-def _here(model: LocalModel, head: KnownHead | None) -> str:
-    if model.problem:
-        return f"{model.spec}  {model.problem}"
-    return "  ".join(filter(None, (model.spec, model.quantisation, size_of(model.size_bytes), str(head or ""))))
-
-
-def _absent(model: Absent) -> str:
-    return f"{model.spec}  {', '.join(model.facts)}, to download"
+def _model_lines(rows: Iterable[Row]) -> Iterator[str]:
+    """Yield a line for each model; draft heads cannot answer."""
+    for row in rows:
+        if row.kind != "head":
+            facts = [row.problem] if row.problem else row.facts
+            yield "  ".join([row.name, *facts, *([] if row.is_here else ["to download"])])
 
 
 # --- the conversation -----------------------------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from filelock import Timeout
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError, told_as
 from edgespec.models.hub.cache import (
     cached_files,
-    cached_repositories,
     hub_cache,
     partial_files,
     repository_folder,
@@ -93,16 +92,6 @@ def _delete(path: Path) -> None:
     hint = "close the program that has it open" if os.name == "nt" else ""
     with told_as(EdgespecError, f"{path} cannot be deleted", hint=hint):
         path.unlink(missing_ok=True)
-
-
-def unfinished() -> list[tuple[str, Path, int]]:
-    """Return all incomplete downloads: the repository, the file, and its size in bytes."""
-    found = []
-    for repository in cached_repositories():
-        for path in partial_files(repository):
-            with suppress(OSError):  # completed meanwhile
-                found.append((repository, path, path.stat().st_size))
-    return found
 
 
 # --- the spec --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,7 +39,7 @@ from edgespec.models.hub.requests import (
     session,
     timeout_s,
 )
-from edgespec.models.names.source import HubSpec, stays_within
+from edgespec.models.names.source import HubSpec, cached, stays_within
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
@@ -112,6 +113,25 @@ class Download:
 
     def partial(self, file: RemoteFile) -> Path:
         return repository_folder(self.wanted.repository) / "blobs" / f"{file.etag}.incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One way to download a model, by its `spec`.
+
+    Attributes:
+        quant: The quantisation; empty if only the name of the file selects the model.
+        file: The file in the repository, of a split model the first part; empty if it was not looked up.
+        size_bytes: The size of all parts.
+    """
+
+    spec: str
+    quant: str
+    size_bytes: int
+    is_exact: bool = True
+    file: str = ""
+    n_parts: int = 1
+    is_here: bool = False
 
 
 def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
@@ -199,6 +219,31 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info, *, of_head: bool = False
             why="the response is not a list of files",
             hint=f"does this network require a login? Open a page in a browser, and try again{right}",
         ) from error
+
+
+def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Choice]:
+    """Return the models of a repository that can be downloaded, the smallest first: of known size, with all parts.
+
+    A `spec` of the catalogue is kept, so that its draft is downloaded too.
+    """
+    names, found = list(repository.files), []
+    for file in models_in(names):
+        sizes = [repository.files[part].size_bytes if part in names else 0 for part in parts_of(file)]
+        if all(sizes):
+            quant = quant_of(file) if _selects(names, quant_of(file), file) else ""
+            short = str(replace(wanted, file="" if quant else file, quant=quant))
+            if quant and "/" not in spec:
+                short = f"{spec.partition(':')[0]}:{quant}"
+            is_here = cached(replace(wanted, file=file, quant="")) is not None
+            found.append(Choice(short, quant, sum(sizes), True, file, len(sizes), is_here))
+    return sorted(found, key=lambda choice: (choice.size_bytes, choice.file))
+
+
+def _selects(names: list[str], quant: str, file: str) -> bool:
+    """Return whether a quantisation selects this file."""
+    with suppress(ModelNotFoundError):
+        return bool(quant) and choose(names, quant) == file
+    return False
 
 
 def is_whole(path: Path, file: RemoteFile) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import defaultdict
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -26,7 +27,6 @@ from edgespec.gguf_file.head_check import (
 )
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
-from edgespec.models.memory.widths import IN_LAYER, Widths
 from edgespec.settings import CACHE_TYPES, MAX_SEQUENCES, Switch
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
@@ -35,6 +35,7 @@ KEPT_BY_HEAD = 96  # tokens of the narrow graphs that a head on the CPU keeps (`
 PROJECTOR_BYTES = 256 << 20  # an assumption: the scratch depends on the projector and on the size of the image
 _F32 = 4
 _EXPERTS = re.compile(EXPERTS)
+_IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 
 
 @dataclass(slots=True, frozen=True)
@@ -122,7 +123,7 @@ class Plan:
         tensors = {
             f"blk.{int(match[1]) - first}.{match[2]}.weight": replace(tensor, size_bytes=0)
             for name, tensor in self.header.tensors.items()
-            if (match := IN_LAYER.match(name)) and int(match[1]) >= first
+            if (match := _IN_LAYER.match(name)) and int(match[1]) >= first
         }
         sizes: dict[str, Any] = {f"{architecture}.block_count": n_blocks, f"{architecture}.nextn_predict_layers": 0}
         sizes |= {f"{architecture}.attention.sliding_window": 0}  # one mask, whichever it is
@@ -207,7 +208,7 @@ def estimate(plan: Plan) -> Estimate:
         return _of_networks(plan) if header.architecture in NETWORKS else _of_parallel(plan)
     heads = [head for head in (plan.draft, plan.of_block if plan.mtp else None) if head is not None]
     on_gpu = min(sum(plan.split) + 1 if any(plan.split) else plan.gpu_layers, n_layers + 1)
-    widths = Widths.of(header)
+    widths = _Widths.of(header)
     weights, weights_on_gpu, mapped, largest_elsewhere = _weights(
         plan, n_layers + 1 - on_gpu if on_gpu else n_layers + 2
     )
@@ -271,7 +272,7 @@ def _of_parallel(plan: Plan) -> Estimate:
 
     Each value of a pass has memory of its own (`llama/eagle_graph.py`). A wide graph and several narrow ones are kept.
     """
-    header, widths = plan.header, Widths.of(plan.header)
+    header, widths = plan.header, _Widths.of(plan.header)
     weights = sum(tensor.size_bytes for name, tensor in header.tensors.items() if name != "token_embd.weight")
     tokens, n_rows = plan.n_batch + KEPT_BY_HEAD, header.tensors["output.weight"].shape[1]
     in_layer = 8 * widths.residual + 3 * widths.query + 2 * widths.key_and_value + widths.feed_forward
@@ -342,7 +343,7 @@ def _is_repacked(tensor: TensorInfo, plan: Plan) -> bool:
 
 def _layer(name: str, output_layer: int) -> int:
     """Return the layer of a tensor; -1 for the embeddings."""
-    match = IN_LAYER.match(name)
+    match = _IN_LAYER.match(name)
     return int(match[1]) if match else output_layer if name.startswith("output") else -1
 
 
@@ -399,7 +400,7 @@ def _outputs(plan: Plan) -> int:
 # --- compute buffers -------------------------------------------------------------------------------------------------
 
 
-def _compute(plan: Plan, widths: Widths) -> tuple[int, int, int]:
+def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     """Return the compute buffer of a pass of `n_batch` tokens, the inputs in it, and the CPU's additional scratch.
 
     Inputs and two residuals exist for the whole pass. The buffer also holds the values of the widest part of a layer,
@@ -432,7 +433,7 @@ def _compute(plan: Plan, widths: Widths) -> tuple[int, int, int]:
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
 
 
-def _scores(plan: Plan, widths: Widths) -> int:
+def _scores(plan: Plan, widths: _Widths) -> int:
     """Return the bytes of attention scores without flash attention."""
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
     return _attended(plan) * tokens * widths.heads * _F32 if plan.stores_scores else 0
@@ -443,3 +444,50 @@ def _recurrence(plan: Plan, tokens: int) -> int:
     inner, state = plan.header.number("ssm.inner_size"), _state_values(plan.header)[1]
     rows = plan.sequences + plan.branches + _state_rows(plan)
     return (tokens * (2 * plan.header.number("embedding_length") + 5 * inner) + rows * state) * _F32 if inner else 0
+
+
+# --- values per token -------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, frozen=True)
+class _Widths:
+    """The widest layer's values per token, from the shapes of the weights."""
+
+    residual: int
+    query: int
+    key_and_value: int
+    heads: int
+    feed_forward: int
+
+    @classmethod
+    def of(cls, header: Header) -> _Widths:
+        rows_in: dict[str, int] = defaultdict(int)
+        rows_out: dict[str, int] = defaultdict(int)
+        for name, tensor in header.tensors.items():
+            match = _IN_LAYER.match(name)
+            if match and len(tensor.shape) > 1:
+                rows_in[match[2]] = max(rows_in[match[2]], tensor.shape[0])
+                rows_out[match[2]] = max(rows_out[match[2]], tensor.shape[1])
+        width, used = header.number("embedding_length"), header.number("expert_used_count")
+        query, value_size = rows_in["attn_output"], header.head_sizes[1]
+        heads = query // value_size if value_size else 0
+        if header.number("attention.key_length_mla"):
+            heads = header.number("attention.head_count")
+            query = heads * header.head_sizes[0]
+        dense = _gated(rows_out["ffn_up"] + rows_out["ffn_gate"], rows_in["ffn_down"])
+        expert = rows_out["ffn_up_exps"] + rows_out["ffn_gate_exps"] + rows_out["ffn_gate_up_exps"]
+        experts = used * _gated(expert, rows_in["ffn_down_exps"])
+        if width > expert:  # the experts' output does not fit into the place of their gates
+            experts += used * width
+        return cls(
+            residual=width,
+            query=query,
+            key_and_value=rows_out["attn_k"] + rows_out["attn_v"],
+            heads=heads,
+            feed_forward=max(dense, experts),
+        )
+
+
+def _gated(up: int, down: int) -> int:
+    """Return the buffer of a feed-forward network: a gated product needs an additional buffer."""
+    return up + down if up > down else up

@@ -183,8 +183,8 @@ def llama_cpp_folders() -> list[Path]:
 def _in_cache(folder: Path) -> Repositories:
     """Yield the repositories of llama.cpp, whose cache is like the hub's.
 
-    Earlier versions kept flat files, `OWNER_MODEL_FILE`, with a manifest for each name, `manifest=OWNER=MODEL=TAG.json`,
-    which names the file.
+    Earlier versions kept flat files, `OWNER_MODEL_FILE`, with a manifest for each name:
+    `manifest=OWNER=MODEL=TAG.json`, which names the file.
     """
     for name in cached_repositories(folder):
         yield name, cached_files(name, cache=folder)

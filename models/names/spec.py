@@ -187,7 +187,7 @@ def own_settings(spec: str) -> dict[str, str | float]:
     """Return a model's own defaults of answers, by the names in `SETTINGS`: those of its catalogue entry, or of its
     Modelfile in Ollama. Raises UsageError as `catalogue` does."""
     if entry := catalogued(spec):
-        return entry.settings
+        return dict(entry.settings)
     with suppress(ModelNotFoundError):
         return settings_elsewhere(resolve(spec).name)
     return {}

@@ -23,10 +23,9 @@ from edgespec.models.hub import fetch as fetching
 from edgespec.models.hub import pulling
 from edgespec.models.hub import requests as hub_requests
 from edgespec.models.hub.disk import DownloadCancelled, Progress
-from edgespec.models.hub.downloadable import choices_in
 from edgespec.models.hub.fetch import fetch
 from edgespec.models.hub.pulling import check_space
-from edgespec.models.hub.repository import look_up, plan
+from edgespec.models.hub.repository import choices_in, look_up, plan
 from edgespec.models.hub.requests import DownloadError, Patience, shown
 from edgespec.models.names.source import HubSpec, cached
 from edgespec.models.names.spec import resolve

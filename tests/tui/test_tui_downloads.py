@@ -24,8 +24,7 @@ from edgespec.tui.app import ChatApp
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.lines import Prose
 from edgespec.tui.picker import ModelPicker
-from edgespec.tui.picker_downloads import HUB
-from edgespec.tui.picker_installed import Picked
+from edgespec.tui.picker_rows import HUB, Picked
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 TARGET = (BUNDLED / "target.gguf").stat().st_size

@@ -25,8 +25,7 @@ from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.pair.suggest import Suggestion, assessed, suggestions
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.tui.picker import Choices, ModelPicker
-from edgespec.tui.picker_downloads import Elsewhere
-from edgespec.tui.picker_installed import Here, Picked
+from edgespec.tui.picker_rows import Elsewhere, Here, Picked
 
 Models = Callable[[], Iterator[LocalModel]]
 Script = Callable[["Picking", Pilot[None]], Awaitable[None]]

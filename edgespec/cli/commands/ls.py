@@ -5,8 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from itertools import groupby, starmap
-from pathlib import Path
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,14 +19,9 @@ from edgespec.text.figures import count_of, counted, iso, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
 if TYPE_CHECKING:
-    from edgespec.models.names.catalog import Entry
-    from edgespec.models.names.local import LocalModel
-    from edgespec.models.names.published_heads import KnownHead
-    from edgespec.models.pair.known_heads import KnownHeads
+    from edgespec.models.listing import Row
 
 INDENT = " " * 4
-Found = tuple[str, "LocalModel"]  # the name of a model, and its description
-Begun = tuple[str, Path, int]  # an incomplete download: its repository, the file, and its size
 
 
 @click.command(context_settings=HELP_NAMES)
@@ -41,70 +35,26 @@ def ls(part: str, catalog: bool, as_json: bool, quiet: bool) -> None:
     Searches edgespec's own folder, the Hugging Face cache, the working folder, ~/models, the folders of LM Studio,
     llama.cpp and Ollama, and your own folders (in EDGESPEC_MODELS). Other commands accept the names under 'model'.
     """
+    from edgespec.models.listing import catalogue_rows, incomplete, rows_here
+
     output = Output(quiet=quiet)
-    (_list_catalogue if catalog else _list_models)(output, part.lower(), as_json=as_json)
-
-
-def _list_models(output: Output, part: str, *, as_json: bool) -> None:
-    from edgespec.models.hub.removal import unfinished
-    from edgespec.models.pair.known_heads import KnownHeads
-
-    everything = _found(output)
-    heads_of = KnownHeads(model for _, model in everything)
-    found = sorted((each for each in everything if _has(part, *each)), key=lambda each: bool(each[1].problem))
-    begun = [each for each in unfinished() if part in each[0].lower()]
-    _report_folders(output)
+    if catalog:
+        rows = list(catalogue_rows())
+    else:
+        with output.showing_progress():
+            rows = rows_here(embeds=True, reading=lambda name: output.progress(f"reading {name}", None)) + incomplete()
+        _report_folders(output)
+    rows = [row for row in rows if row.has(part)]
     if as_json:
-        for name, model in found:
-            output.json(_as_json(name, model, heads_of.of(model)))
-        for repository, path, size_bytes in begun:
-            output.json(_problem(repository, [str(path)], size_bytes, "incomplete download"))
-        return
-    if not (found or begun):
-        output.note(f"no model on this machine has '{part}' in its name")
-        return
-    usable = [each for each in found if not (each[1].problem or each[1].is_head or each[1].is_embedding)]
-    heads = [each for each in found if each[1].is_head]
-    for_texts = [each for each in found if each[1].is_embedding]
-    unusable = [each for each in found if each[1].problem]
-    if usable:
-        _print_table(output, usable, heads_of)
-        output.line("")
-    if heads:
-        output.line("\n".join(["draft heads, which draft for their model (-md):", *starmap(_head_line, heads), ""]))
-    if for_texts:
-        lines = [_line(name, model, model.architecture) for name, model in for_texts]
-        output.line("\n".join(["for vectors and scores of texts ('edgespec serve'):", *lines, ""]))
-    problems = [line for name, model in unusable for line in _reason(name, model)]
-    for heading, lines in (("cannot be loaded:", problems), ("incomplete downloads:", _unfinished_lines(begun))):
-        if lines:
-            output.line("\n".join([heading, *lines, ""]))
-    lost_bytes = sum(model.size_bytes for _, model in unusable) + sum(size_bytes for _, _, size_bytes in begun)
-    size = size_of(sum(model.size_bytes for _, model in usable))
-    total = [f"{counted(len(usable), 'model')}, {size}"] if usable else []
-    total += [counted(len(heads), "draft head")] if heads else []
-    total += [counted(len(for_texts), "embedding model")] if for_texts else []
-    total += [f"{size_of(lost_bytes)} in files that cannot be loaded"] if lost_bytes else []
-    output.line("; ".join(total))
-
-
-# --- the models -------------------------------------------------------------------------------------------------------
-
-
-def _found(output: Output) -> list[Found]:
-    from edgespec.models.names.local import local_models
-    from edgespec.models.names.model_names import name_of
-
-    found: list[Found] = []
-    with output.showing_progress():
-        for model in local_models(embeds=True):
-            output.progress(f"reading {model.path.name}", None)
-            found.append((name_of(model.path, model.spec), model))
-    return found
-
-
-def _has(part: str, name: str, model: LocalModel) -> bool:
-    return part in f"{name} {model.path} {model.name} {model.architecture} {model.quantisation}".lower()
+        for row in rows:
+            output.json(_entry_as_json(row) if catalog else _as_json(row))
+    elif not rows:
+        place = "of the catalogue" if catalog else "on this machine"
+        output.note(f"no model {place} has '{part.lower()}' in its name")
+    elif catalog:
+        _print_catalogue(output, rows)
+    else:
+        _print_models(output, rows)
 
 
 def _report_folders(output: Output) -> None:
@@ -119,119 +69,132 @@ def _report_folders(output: Output) -> None:
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _print_table(output: Output, usable: Sequence[Found], heads_of: KnownHeads) -> None:
+def _print_models(output: Output, rows: Sequence[Row]) -> None:
+    models, heads, embeddings, unusable, begun = (
+        [row for row in rows if row.kind == kind] for kind in ("model", "head", "embedding", "unusable", "incomplete")
+    )
+    if models:
+        _print_table(output, models)
+        output.line("")
+    for heading, lines in (
+        ("draft heads, which draft for their model (-md):", map(_line, heads)),
+        ("for vectors and scores of texts ('edgespec serve'):", map(_line, embeddings)),
+        ("cannot be loaded:", (line for row in unusable for line in _reason(row))),
+        ("incomplete downloads:", _incomplete_lines(begun)),
+    ):
+        if text := "\n".join(lines):
+            output.line(f"{heading}\n{text}\n")
+    lost_bytes = sum(row.size_bytes for row in [*unusable, *begun])
+    total = [f"{counted(len(models), 'model')}, {size_of(sum(row.size_bytes for row in models))}"] if models else []
+    total += [counted(len(heads), "draft head")] if heads else []
+    total += [counted(len(embeddings), "embedding model")] if embeddings else []
+    total += [f"{size_of(lost_bytes)} in files that cannot be loaded"] if lost_bytes else []
+    output.line("; ".join(total))
+
+
+def _print_table(output: Output, rows: Sequence[Row]) -> None:
     from edgespec.models.names.model_names import short_spec
 
-    heads = [heads_of.of(model) for _, model in usable]
-    rows = [
+    cells = [
         (
-            one_line(short_spec(name)),
-            count_of(model.n_params),
-            model.quantisation,
-            size_of(model.size_bytes),
-            str(model.n_ctx_train or ""),
-            str(head or ""),
-            when(model.modified_s) if model.modified_s else "",
+            one_line(short_spec(row.name)),
+            count_of(row.model.n_params),
+            row.quant,
+            row.size,
+            str(row.model.n_ctx_train or ""),
+            str(row.head or ""),
+            when(row.model.modified_s) if row.model.modified_s else "",
         )
-        for (name, model), head in zip(usable, heads, strict=True)
+        for row in rows
+        if row.model is not None
     ]
     header = ("model", "parameters", "weights", "size", "context", "draft head", "modified")
-    output.table(header, rows, right=("parameters", "size", "context"), least=("modified", "context"))
-    _note_absent(output, heads)
+    output.table(header, cells, right=("parameters", "size", "context"), least=("modified", "context"))
+    _note_absent(output, rows)
 
 
-def _note_absent(output: Output, heads: Iterable[KnownHead | None]) -> None:
-    if any(head is not None and head.place == "not here" for head in heads):
+def _note_absent(output: Output, rows: Iterable[Row]) -> None:
+    if any(row.head is not None and row.head.place == "not here" for row in rows):
         output.note("edgespec pull MODEL --head downloads a draft head that is not here")
 
 
-def _head_line(name: str, head: LocalModel) -> str:
+def _line(row: Row) -> str:
     from edgespec.gguf_file.head_check import kind_of_head
-
-    assert head.header is not None  # else it would not be known as a head
-    return _line(name, head, kind_of_head(head.header))
-
-
-def _line(name: str, model: LocalModel, kind: str | None) -> str:
     from edgespec.models.names.model_names import short_spec
 
-    return one_line(f"{short_spec(name)}: {kind}, {size_of(model.size_bytes)}")
+    assert row.model is not None and row.model.header is not None  # else it would be unusable
+    kind = kind_of_head(row.model.header) if row.kind == "head" else row.model.architecture
+    return one_line(f"{short_spec(row.name)}: {kind}, {row.size}")
 
 
-def _reason(name: str, model: LocalModel) -> list[str]:
-    size = f"{size_of(model.size_bytes)}, " if model.size_bytes else ""
-    return [one_line(name), wrapped(INDENT + size + one_line(model.problem), shutil.get_terminal_size().columns)]
+def _reason(row: Row) -> list[str]:
+    size = f"{row.size}, " if row.size else ""
+    return [one_line(row.name), wrapped(INDENT + size + one_line(row.problem), shutil.get_terminal_size().columns)]
 
 
-def _unfinished_lines(begun: list[Begun]) -> list[str]:
+def _incomplete_lines(rows: Iterable[Row]) -> list[str]:
     lines = []
-    for repository, files in groupby(begun, lambda each: each[0]):
-        paths, sizes = zip(*((path, size_bytes) for _, path, size_bytes in files), strict=True)
+    for repository, group in groupby(rows, lambda row: row.repository):
+        begun = list(group)
         lines += [
             repository,
-            f"{INDENT}{size_of(sum(sizes))} downloaded; to finish it, repeat the command that started it",
-            f"{INDENT}to delete it, delete the incomplete files in {paths[0].parent}",
+            f"{INDENT}{size_of(sum(row.size_bytes for row in begun))} downloaded;"
+            " to finish it, repeat the command that started it",
+            f"{INDENT}to delete it, delete the incomplete files in {begun[0].files[0].parent}",
         ]
     return lines
+
+
+def _print_catalogue(output: Output, rows: Sequence[Row]) -> None:
+    from edgespec.models.listing import quants_here
+
+    cells = [
+        (
+            row.name,
+            row.quant,
+            " ".join(quants_here(row)),
+            row.entry.licence,
+            row.about,
+            " ".join(row.entry.drafts),
+            str(row.head or ""),
+        )
+        for row in rows
+        if row.entry is not None
+    ]
+    header = ("model", "weights", "here", "licence", "about", "drafts", "draft head")
+    output.table(header, cells, least=("licence", "drafts", "about"))
+    _note_absent(output, rows)
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(name: str, model: LocalModel, head: KnownHead | None) -> dict[str, Any]:
-    parts = model.header.parts if model.header else ()
-    return _problem(
-        name, [str(path.absolute()) for path in parts or (model.path,)], model.size_bytes, model.problem
-    ) | {
-        "name": model.name,
-        "architecture": model.architecture,
-        "parameters": model.n_params,
-        "quantisation": model.quantisation,
-        "ctx_trained": model.n_ctx_train,
-        "modified": iso(model.modified_s) if model.modified_s else None,
-        "head": head.as_json if head is not None else None,
+def _as_json(row: Row) -> dict[str, Any]:
+    files = [str(path.absolute()) for path in row.files]
+    about = {"model": row.name, "files": files, "size_bytes": row.size_bytes, "problem": row.problem}
+    if row.model is None:
+        return about
+    return about | {
+        "name": row.model.name,
+        "architecture": row.model.architecture,
+        "parameters": row.model.n_params,
+        "quantisation": row.quant,
+        "ctx_trained": row.model.n_ctx_train,
+        "modified": iso(row.model.modified_s) if row.model.modified_s else None,
+        "head": row.head.as_json if row.head is not None else None,
     }
 
 
-def _problem(name: str, files: list[str], size_bytes: int, problem: str) -> dict[str, Any]:
-    return {"model": name, "files": files, "size_bytes": size_bytes, "problem": problem}
+def _entry_as_json(row: Row) -> dict[str, Any]:
+    """Return a model of the catalogue with a key for each setting, null for those that the catalogue leaves open."""
+    from edgespec.models.listing import quants_here
+    from edgespec.models.names.catalog import SETTINGS
 
-
-# --- the catalogue ----------------------------------------------------------------------------------------------------
-
-
-def _list_catalogue(output: Output, part: str, *, as_json: bool) -> None:
-    from edgespec.models.names.catalog import catalogue
-    from edgespec.models.pair.known_heads import head_of_entry
-
-    entries = [each for each in catalogue().values() if part in f"{each.name} {each.about} {each.source}".lower()]
-    if as_json:
-        for entry in entries:
-            head = head_of_entry(entry)
-            output.json(
-                asdict(entry) | {"here": _quants_here(entry), "head": head.as_json if head is not None else None}
-            )
-    elif entries:
-        heads = [head_of_entry(each) for each in entries]
-        rows = [_entry_row(entry, head) for entry, head in zip(entries, heads, strict=True)]
-        header = ("model", "weights", "here", "licence", "about", "drafts", "draft head")
-        output.table(header, rows, least=("licence", "drafts", "about"))
-        _note_absent(output, heads)
-    else:
-        output.note(f"no model of the catalogue has '{part}' in its name")
-
-
-def _entry_row(entry: Entry, head: KnownHead | None) -> tuple[str, ...]:
-    here, drafts = " ".join(_quants_here(entry)), " ".join(entry.drafts)
-    return entry.name, entry.quant, here, entry.licence, entry.about, drafts, str(head or "")
-
-
-def _quants_here(entry: Entry) -> list[str]:
-    """Return the quantisations of a model that are on this machine."""
-    from edgespec.models.hub.quants import quant_of
-    from edgespec.models.names.source import files_here
-
-    return sorted({quant_of(path.name) or path.name for path in files_here(entry)})
+    assert row.entry is not None
+    head = row.head.as_json if row.head is not None else None
+    settings = {**dict.fromkeys(SETTINGS), "system": "", **row.entry.settings}
+    about = {name: value for name, value in asdict(row.entry).items() if name != "settings"}
+    return {**about, **settings, "here": quants_here(row), "head": head}
 
 
 # --- edgespec rm ------------------------------------------------------------------------------------------------------

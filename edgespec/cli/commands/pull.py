@@ -18,7 +18,6 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in
 from edgespec.models.hub.cache import hub_cache, is_offline
-from edgespec.models.hub.downloadable import choices_in
 from edgespec.models.hub.pulling import (
     Item,
     LeftOut,
@@ -32,7 +31,7 @@ from edgespec.models.hub.pulling import (
     with_assistants,
 )
 from edgespec.models.hub.quants import drafts_in, is_assistant
-from edgespec.models.hub.repository import Download, look_up
+from edgespec.models.hub.repository import Download, choices_in, look_up
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.heads import GGUF
 from edgespec.models.names.source import NAMES, PackageSpec, cached, is_path
