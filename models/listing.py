@@ -32,6 +32,7 @@ from edgespec.text.printable import one_line
 Kind = Literal["model", "head", "embedding", "unusable", "incomplete", "catalogue", "hub"]
 ORDER: tuple[Kind, ...] = ("model", "head", "embedding", "unusable", "incomplete", "catalogue", "hub")
 
+NO_ENTRY = Entry("")
 ABOVE_NAME = 1.1  # names give fewer parameters than there are: they round down, or leave out the embeddings
 _PARAMS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
 MOST_RESULTS = 20
@@ -49,40 +50,37 @@ class Row:
         name: The shortest name of the model; for a file without one its path.
         kind: "unusable" is a file that cannot be loaded, "catalogue" an entry of the catalogue, here or not, and "hub"
             a repository that the hub found.
-        quant: The quantisation; of a model that is not here the one to download.
+        model: What the header of a file says; None for other rows.
+        entry: The model in the catalogue, or what the hub says in its place; of a file without a name or a source.
         size_bytes: The size, also of the download; 0 if unknown.
         is_exact: False for a size that is estimated from the model's name.
-        problem: Why a file cannot be loaded.
         head: The model's draft head.
-        model: The header of a file in this machine, in short.
-        entry: The model's entry in the catalogue, for rows of the catalogue.
+        problem: Why a file cannot be loaded.
         files: The files here.
         is_here: False for a model that must be downloaded first.
-        draft: The draft that is downloaded together with the model.
-        repository: The repository of the hub.
         begun_bytes: The size of the part that an earlier download left.
-        about: The model in a few words.
         counts: The parameters, downloads and likes of a repository, as far as the hub reports them.
     """
 
     spec: str
     name: str
     kind: Kind
-    quant: str = ""
+    model: LocalModel | None = None
+    entry: Entry = NO_ENTRY
     size_bytes: int = 0
     is_exact: bool = True
-    problem: str = ""
     head: KnownHead | None = None
-    model: LocalModel | None = None
-    entry: Entry | None = None
+    problem: str = ""
     files: tuple[Path, ...] = ()
     is_here: bool = True
-    draft: str = ""
-    repository: str = ""
     begun_bytes: int = 0
-    about: str = ""
     is_gated: bool = False
     counts: tuple[str, ...] = ()
+
+    @property
+    def quant(self) -> str:
+        """The quantisation; of a model that is not here the one to download."""
+        return self.model.quantisation if self.model is not None else self.entry.quant
 
     @property
     def order(self) -> int:
@@ -103,14 +101,14 @@ class Row:
     @property
     def facts(self) -> list[str]:
         """Short facts about the model, the same in all lists."""
-        head = str(self.head or "")
         if self.model is not None:
-            facts = [count_of(self.model.n_params), self.quant, self.size, head]
+            facts = [count_of(self.model.n_params), self.quant, self.size]
+        elif self.kind == "hub":
+            facts = ["gated" if self.is_gated else "", *self.counts]
         else:
-            begun = f"{size_of(self.begun_bytes)} here" if self.begun_bytes else ""
-            about = ["gated" if self.is_gated else "", *self.counts] if self.kind == "hub" else [self.size, self.about]
-            facts = [begun, *about, head]
-        return list(filter(None, facts))
+            facts = [self.size, self.entry.about]
+        begun = f"{size_of(self.begun_bytes)} here" if self.begun_bytes else ""
+        return list(filter(None, [begun, *facts, str(self.head or "")]))
 
     @cached_property
     def needed_bytes(self) -> int:
@@ -121,10 +119,10 @@ class Row:
 
     def has(self, text: str) -> bool:
         """Return whether the row has all words of a text."""
-        title = [self.model.path, self.model.name, self.model.architecture] if self.model is not None else []
-        facts = [self.name, *title, self.repository, self.entry.source if self.entry else "", self.about, self.quant]
-        shown = " ".join(map(str, [*facts, self.head or ""])).lower()
-        return all(word in shown for word in text.lower().split())
+        of_file = [self.model.path, self.model.name, self.model.architecture] if self.model is not None else []
+        facts = [self.name, *of_file, self.entry.source, self.entry.about, self.quant, self.head or ""]
+        words = " ".join(map(str, facts)).lower()
+        return all(word in words for word in text.lower().split())
 
 
 # --- on this machine --------------------------------------------------------------------------------------------------
@@ -145,16 +143,10 @@ def rows_here(*, embeds: bool = False, reading: Callable[[str], object] = lambda
 def row_of(model: LocalModel) -> Row:
     """Return the row of a file, without its draft head: `with_heads` looks for it among all files."""
     kind: Kind = "head" if model.is_head else "embedding" if model.is_embedding else "model"
-    return Row(
-        model.spec,
-        name_of(model.path, model.spec),
-        "unusable" if model.problem else kind,
-        model.quantisation,
-        model.size_bytes,
-        problem=model.problem,
-        model=model,
-        files=(model.header.parts if model.header else ()) or (model.path,),
-    )
+    kind, problem = "unusable" if model.problem else kind, model.problem
+    files = (model.header.parts if model.header else ()) or (model.path,)
+    name = name_of(model.path, model.spec)
+    return Row(model.spec, name, kind, model, size_bytes=model.size_bytes, problem=problem, files=files)
 
 
 def with_heads(rows: Iterable[Row]) -> list[Row]:
@@ -170,18 +162,9 @@ def incomplete() -> list[Row]:
     for repository in cached_repositories():
         for path in partial_files(repository):
             with suppress(OSError):  # completed meanwhile
-                size_bytes = path.stat().st_size
-                rows.append(
-                    Row(
-                        repository,
-                        repository,
-                        "incomplete",
-                        size_bytes=size_bytes,
-                        problem="incomplete download",
-                        files=(path,),
-                        repository=repository,
-                    )
-                )
+                size_bytes, problem = path.stat().st_size, "incomplete download"
+                row = Row(repository, repository, "incomplete", size_bytes=size_bytes, problem=problem, files=(path,))
+                rows.append(row)
     return rows
 
 
@@ -202,17 +185,13 @@ def catalogue_rows() -> Iterator[Row]:
             entry.name,
             entry.name,
             "catalogue",
-            entry.quant,
-            entry.wheel_bytes if entry.package else _usual_bytes(entry),
+            entry=entry,
+            size_bytes=entry.wheel_bytes or _usual_bytes(entry),
             is_exact=bool(entry.package),
             head=head_of_entry(entry),
-            entry=entry,
             files=tuple(files_here(entry)),
             is_here=is_here,
-            draft=entry.drafts[0] if entry.drafts else "",
-            repository=entry.repository,
             begun_bytes=partial_bytes(entry.repository) if entry.repository else 0,
-            about=entry.about,
         )
 
 
@@ -297,10 +276,9 @@ def _row_of_hub(result: dict[str, Any]) -> Row:
         f"hf:{name}",
         name,
         "hub",
+        entry=Entry("", name, quant="", about=str(gguf.get("architecture") or "")),
         is_here=False,
-        repository=name,
         begun_bytes=partial_bytes(name),
-        about=str(gguf.get("architecture") or ""),
         is_gated=bool(result.get("gated")),
         counts=(count_of(int(gguf["total"])) if gguf.get("total") else "", *counts),
     )

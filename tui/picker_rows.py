@@ -251,8 +251,8 @@ class Elsewhere:
     def options(self, text: str) -> list[Option]:
         """Return the models that match `text`, below the headings of their sections."""
         passing = {key: row for key, row in self.catalogue.items() if row.has(text)}
-        repositories = {row.repository for row in passing.values()}
-        results = [key for key, row in self.results.items() if row.repository not in repositories]
+        repositories = {row.entry.repository for row in passing.values()}
+        results = [key for key, row in self.results.items() if row.entry.repository not in repositories]
         in_catalogue = [_heading(CATALOGUE, "in the catalogue"), *map(self._option, passing)] if passing else []
         return [*in_catalogue, _heading(HUB, self._state_of_search(text.strip())), *map(self._option, results)]
 
@@ -279,7 +279,8 @@ class Elsewhere:
     def about(self, key: str) -> About:
         """Return all that is known of a model, with the sizes to choose from."""
         row, fetching = self.row(key), self.fetching(key)
-        title = f"Download {row.name}{f', with its draft {row.draft}' if row.draft else ''}"
+        draft = f", with its draft {row.entry.drafts[0]}" if row.entry.drafts else ""
+        title = f"Download {row.name}{draft}"
         if fetching is not None:
             details = f"{fetching.spec}: {state_of(fetching)}; x stops it"
             return About(title, details, problem="this model is being downloaded already")
@@ -318,12 +319,12 @@ class Elsewhere:
         row, trouble = self.row(key), self.troubles.get(key, "")
         gated = "gated: its licence must be accepted on the hub" if row.is_gated else ""
         if choice is None:
-            return "; ".join(filter(None, (row.about, gated, trouble or "its sizes are being looked up ...")))
-        free_bytes = free_in(hub_cache() if row.repository else models_dir())
+            return "; ".join(filter(None, (row.entry.about, gated, trouble or "its sizes are being looked up ...")))
+        free_bytes = free_in(hub_cache() if row.entry.repository else models_dir())
         size = f"{_size(choice) or 'an unknown size'} to download, {size_of(free_bytes)} free on the disk"
         begun = f"{size_of(row.begun_bytes)} are here already, and the download resumes from there"
         fit = fit_of(_needed(choice), self.room_bytes)
-        return "; ".join(filter(None, (row.about, gated, size, fit, begun if row.begun_bytes else "", trouble)))
+        return "; ".join(filter(None, (row.entry.about, gated, size, fit, begun if row.begun_bytes else "", trouble)))
 
     def _mark(self, needed: int) -> tuple[str, str]:
         """Return a sign that shows whether a model fits in memory, and its colour."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from edgespec.errors import ModelNotFoundError
 
@@ -136,3 +137,10 @@ def choose(names: Sequence[str], quant: str = "", *, where: str = "this reposito
     near = difflib.get_close_matches(wanted, quants, n=1, cutoff=0.0)
     hint = f"did you mean :{near[0]}?" if near else f"choose one by its file name, such as {by_file}"
     raise ModelNotFoundError(f"{where} has no {wanted}", why=f"available: {', '.join(quants or models)}", hint=hint)
+
+
+def selects(names: Sequence[str], quant: str, name: str) -> bool:
+    """Return whether a quantisation selects this file among the files of a repository."""
+    with suppress(ModelNotFoundError):
+        return bool(quant) and choose(names, quant) == name
+    return False

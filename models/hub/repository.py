@@ -8,7 +8,6 @@ import os
 import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from edgespec.models.hub.quants import (
     parts_of,
     quant_of,
     ranked_projectors,
+    selects,
 )
 from edgespec.models.hub.requests import (
     DownloadError,
@@ -230,20 +230,13 @@ def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Choic
     for file in models_in(names):
         sizes = [repository.files[part].size_bytes if part in names else 0 for part in parts_of(file)]
         if all(sizes):
-            quant = quant_of(file) if _selects(names, quant_of(file), file) else ""
+            quant = quant_of(file) if selects(names, quant_of(file), file) else ""
             short = str(replace(wanted, file="" if quant else file, quant=quant))
             if quant and "/" not in spec:
                 short = f"{spec.partition(':')[0]}:{quant}"
             is_here = cached(replace(wanted, file=file, quant="")) is not None
             found.append(Choice(short, quant, sum(sizes), True, file, len(sizes), is_here))
     return sorted(found, key=lambda choice: (choice.size_bytes, choice.file))
-
-
-def _selects(names: list[str], quant: str, file: str) -> bool:
-    """Return whether a quantisation selects this file."""
-    with suppress(ModelNotFoundError):
-        return bool(quant) and choose(names, quant) == file
-    return False
 
 
 def is_whole(path: Path, file: RemoteFile) -> bool:

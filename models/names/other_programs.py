@@ -22,7 +22,7 @@ from edgespec.errors import ModelNotFoundError
 from edgespec.files.optional_files import report
 from edgespec.files.paths import cache_dir
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache
-from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of
+from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of, selects
 from edgespec.models.names import ollama
 from edgespec.models.names.source import ELSEWHERE
 
@@ -65,7 +65,9 @@ class Program:
         for repository, files in self._repositories():
             names = list(files)
             for name in models_in(names):
-                yield _name_in(repository, name, names), files[name]
+                quant = quant_of(name)
+                end = f":{quant}" if selects(names, quant, name) else f"/{name}"
+                yield f"{repository}{end}", files[name]
 
     def find(self, name: str) -> Path | None:
         """Return the file of the only model with this name, or None.
@@ -108,13 +110,6 @@ class _Ollama(Program):
 
     def settings(self, name: str) -> dict[str, str | float]:
         return ollama.settings(name)
-
-
-def _name_in(repository: str, file: str, files: list[str]) -> str:
-    with suppress(ModelNotFoundError):
-        if (quant := quant_of(file)) and choose(files, quant) == file:
-            return f"{repository}:{quant}"
-    return f"{repository}/{file}"
 
 
 def _key(name: str) -> str:

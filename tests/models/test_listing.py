@@ -35,7 +35,7 @@ def test_a_search_tells_what_people_choose_by(hub: FakeHub) -> None:
     hub.about["owner/tiny-pictures-GGUF"] = {"pipeline_tag": "text-to-image"}
     hub.add("owner/../evil", {})
     [found] = rows_of_hub("tiny")
-    assert (found.spec, found.about) == ("hf:owner/tiny-GGUF", "llama")
+    assert (found.spec, found.entry.about) == ("hf:owner/tiny-GGUF", "llama")
     assert found.facts == ["gated", "8.0B", "1.2M downloads", "89 likes"]
     asked = hub.requests[-1].path
     assert "search=tiny" in asked
@@ -72,7 +72,7 @@ def test_the_catalogue_tells_sizes_drafts_and_what_has_begun(hub: FakeHub) -> No
     (blobs / "etag.incomplete").write_bytes(b"12345")
     found = {each.spec: each for each in rows_to_download()}
     seven = found["qwen2.5-7b"]
-    assert (seven.size, seven.begun_bytes, seven.draft) == ("~4.7 GB", 5, "qwen2.5-0.5b")
+    assert (seven.size, seven.begun_bytes, seven.entry.drafts[0]) == ("~4.7 GB", 5, "qwen2.5-0.5b")
     assert (found["smollm2"].size, found["smollm2"].is_exact) == ("92.9 MB", True)
     assert found["gemma4-e2b"].size == ""  # the name gives another number
     assert "demo" not in found

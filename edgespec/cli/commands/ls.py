@@ -134,7 +134,7 @@ def _reason(row: Row) -> list[str]:
 
 def _incomplete_lines(rows: Iterable[Row]) -> list[str]:
     lines = []
-    for repository, group in groupby(rows, lambda row: row.repository):
+    for repository, group in groupby(rows, lambda row: row.name):
         begun = list(group)
         lines += [
             repository,
@@ -154,12 +154,11 @@ def _print_catalogue(output: Output, rows: Sequence[Row]) -> None:
             row.quant,
             " ".join(quants_here(row)),
             row.entry.licence,
-            row.about,
+            row.entry.about,
             " ".join(row.entry.drafts),
             str(row.head or ""),
         )
         for row in rows
-        if row.entry is not None
     ]
     header = ("model", "weights", "here", "licence", "about", "drafts", "draft head")
     output.table(header, cells, least=("licence", "drafts", "about"))
@@ -190,7 +189,6 @@ def _entry_as_json(row: Row) -> dict[str, Any]:
     from edgespec.models.listing import quants_here
     from edgespec.models.names.catalog import SETTINGS
 
-    assert row.entry is not None
     head = row.head.as_json if row.head is not None else None
     settings = {**dict.fromkeys(SETTINGS), "system": "", **row.entry.settings}
     about = {name: value for name, value in asdict(row.entry).items() if name != "settings"}
