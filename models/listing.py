@@ -171,16 +171,15 @@ def incomplete() -> list[Row]:
 # --- in the catalogue -------------------------------------------------------------------------------------------------
 
 
-def catalogue_rows() -> Iterator[Row]:
-    """Yield the models of the catalogue, here or not. Raises UsageError for a catalogue with errors."""
+def catalogue_rows(*, absent: bool = False) -> Iterator[Row]:
+    """Yield the models of the catalogue, with `absent` only those that are not here.
+
+    Raises UsageError for a catalogue with errors.
+    """
     for entry in catalogue().values():
-        is_here = True
-        try:
-            resolve(entry.name)
-        except NotFetchedError:
-            is_here = False
-        except EdgespecError:  # a file of that name cannot be reached
-            pass
+        is_here = _is_here(entry)
+        if is_here and absent:
+            continue
         yield Row(
             entry.name,
             entry.name,
@@ -198,8 +197,18 @@ def catalogue_rows() -> Iterator[Row]:
 def rows_to_download() -> list[Row]:
     """Return the models of the catalogue that are not here; none while the user's file has errors."""
     with suppress(UsageError):
-        return [row for row in catalogue_rows() if not row.is_here]
+        return list(catalogue_rows(absent=True))
     return []
+
+
+def _is_here(entry: Entry) -> bool:
+    try:
+        resolve(entry.name)
+    except NotFetchedError:
+        return False
+    except EdgespecError:  # a file of that name cannot be reached
+        return True
+    return True
 
 
 def quants_here(row: Row) -> list[str]:

@@ -1,4 +1,4 @@
-"""Models that are not on this machine: facts from the catalogue and the hub, sizes, and fit into memory."""
+"""The one list of models: its order, its filter, and facts about models here and models to download."""
 
 from __future__ import annotations
 
@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 from fake_hub import FakeHub, lead_to
+from tiny_gguf import write_embedding_model, write_model
+from tiny_head import write_head
+from tiny_mtp import write_mtp
 
+from edgespec.chat.commands import models_and_drafts
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.hub.cache import repository_folder
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.listing import Row, rows_of_hub, rows_to_download, sizes_of
+from edgespec.models.listing import Row, incomplete, rows_here, rows_of_hub, rows_to_download, sizes_of
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.memory.fit import fit_of, needed_by
+from edgespec.models.names.local import local_models
 from edgespec.models.names.source import BUNDLED
+from edgespec.tui.picker_rows import Here
 
 
 @pytest.fixture
@@ -86,3 +92,70 @@ def test_whether_a_model_fits_is_told_with_figures() -> None:
     assert fit_of(7_500_000_000, 8_000_000_000) == "just fits in memory"
     assert fit_of(9_000_000_000, 8_000_000_000) == "too large for memory (about 9.0 GB, 8.0 GB free)"
     assert fit_of(0, 8_000_000_000) == fit_of(1, 0) == ""
+
+
+# --- the same rows everywhere -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A home with a file of each kind, the first names last."""
+    for name in ("HOME", "USERPROFILE", "EDGESPEC_HOME", "HF_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "z.gguf", "llama", type="Q8_0")
+    write_mtp(tmp_path / "block.gguf")
+    write_head(tmp_path / "head.gguf")
+    write_embedding_model(tmp_path / "a-embedding.gguf")
+    (tmp_path / "a-broken.gguf").write_text("<html>")
+    blobs = repository_folder("owner/begun-GGUF") / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / "etag.incomplete").write_bytes(b"12345")
+    return tmp_path
+
+
+def test_rows_stand_in_one_order_with_what_can_answer_first(home: Path) -> None:
+    rows = [*rows_here(embeds=True), *incomplete()]
+    assert [(row.label, row.kind) for row in rows] == [
+        ("demo", "model"),
+        ("demo:draft", "model"),
+        ("block", "model"),
+        ("z", "model"),
+        ("head", "head"),
+        ("a-embedding", "embedding"),
+        ("a-broken", "unusable"),
+        ("owner/begun-GGUF", "incomplete"),
+    ]
+    assert [row.kind for row in rows_here() if row.label == "a-embedding"] == ["unusable"]  # it cannot chat
+    facts = {row.label: row.facts for row in rows}
+    assert facts["block"][1:] == ["F32", rows[2].size, "mtp in its file"]
+    assert facts["owner/begun-GGUF"] == ["5 B"]
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        ("Q8_0 z", ["z"]),
+        ("mtp", ["block"]),
+        ("LLAMA q8_0", ["demo", "demo:draft", "z"]),
+        ("begun", ["owner/begun-GGUF"]),
+        ("nothing like this", []),
+    ],
+)
+def test_a_filter_takes_words_of_names_and_facts_in_any_order(home: Path, text: str, labels: list[str]) -> None:
+    rows = [*rows_here(), *incomplete()]
+    assert [row.label for row in rows if row.has(text)] == labels
+
+
+def test_the_chat_and_the_picker_show_the_rows_of_the_list(home: Path) -> None:
+    rows = [row for row in rows_here() if row.kind != "head"]
+    lines = ["  ".join([row.name, *([row.problem] if row.problem else row.facts)]) for row in rows]
+    assert models_and_drafts("demo")[: len(rows)] == lines
+    here = Here("demo", None)
+    for model in local_models():
+        here.add(model)
+    here.add_heads((str(row.files[0]), row.head) for row in rows)
+    shown = [str(option.prompt).split("\n")[0] for option in here.options()]
+    assert shown == [row.label for row in rows]
+    facts = [str(option.prompt).split("\n  ")[1] for option in here.options()]
+    assert facts[1:3] == [" \u00b7 ".join(row.facts) for row in rows[1:3]]
