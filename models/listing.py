@@ -16,7 +16,7 @@ from typing import Any, Literal
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.hub.cache import cached_repositories, is_offline, partial_bytes, partial_files
 from edgespec.models.hub.quants import quant_of
-from edgespec.models.hub.repository import Choice, choices_in, look_up
+from edgespec.models.hub.repository import Choice, choices_in, look_up, shown_size
 from edgespec.models.hub.requests import DownloadError, check_endpoint, headers, host, http_error, reason, session
 from edgespec.models.memory.fit import QUANT_BITS, needed_by, needed_by_size
 from edgespec.models.names.catalog import Entry, catalogue
@@ -115,7 +115,7 @@ class Row:
         """The memory that the model takes; 0 if unknown, and for a draft head."""
         if self.model is not None:
             return needed_by(self.model.header) if self.model.header and self.kind != "head" else 0
-        return needed_by_size(self.size_bytes) if self.size_bytes else 0
+        return needed_by_size(self.size_bytes)
 
     def has(self, text: str) -> bool:
         """Return whether the row has all words of a text."""
@@ -224,13 +224,6 @@ def _usual_bytes(entry: Entry) -> int:
         return 0
     n_params = float(match[1]) * (1e9 if match[2] == "b" else 1e6)
     return round(n_params * ABOVE_NAME * bits / 8)
-
-
-def shown_size(n_bytes: int, *, is_exact: bool) -> str:
-    """Return a size in words; empty for 0, which means unknown."""
-    if is_exact or not n_bytes:
-        return size_of(n_bytes) if n_bytes else ""
-    return f"~{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"~{n_bytes / 1e6:.0f} MB"
 
 
 def sizes_of(row: Row) -> list[Choice]:

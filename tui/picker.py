@@ -17,10 +17,9 @@ from textual.worker import Worker, WorkerState, get_current_worker
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
 from edgespec.models.names.local import LocalModel, local_model
-from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import is_path
 from edgespec.models.pair.known_heads import KnownHeads
-from edgespec.models.pair.suggest import Suggestion, assessed, catalogue_drafts, to_fetch
+from edgespec.models.pair.suggest import assessed, catalogue_drafts, to_fetch
 from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
@@ -169,15 +168,16 @@ class ModelPicker(Dialog[Picked]):
         for spec in (self._here.model, self._here.draft):
             if spec not in (None, NO_DRAFT):
                 with suppress(EdgespecError):
-                    self.call_later(self._add, local_model(spec))
+                    self.call_later(self._take, self._here.add, local_model(spec))
         models = []
         for model in self._read_models():
             if worker.is_cancelled:
                 return
             models.append(model)
-            self.call_later(self._add, model)
+            self.call_later(self._take, self._here.add, model)
         heads = KnownHeads(models)
-        self.call_later(self._add_heads, [(os.path.realpath(model.path), heads.of(model)) for model in models])
+        pairs = [(os.path.realpath(model.path), heads.of(model)) for model in models]
+        self.call_later(self._take, self._here.add_heads, pairs)
 
     def _judge(self, key: str, target: LocalModel, header: Header, drafts: dict[str, LocalModel]) -> None:
         """Check which models can draft for a target, then which drafts the catalogue has."""
@@ -187,24 +187,17 @@ class ModelPicker(Dialog[Picked]):
         for draft, model in drafts.items():
             if worker.is_cancelled or known is None:
                 return
-            self.call_later(self._add_verdict, key, draft, assessed(header, known[1], model))
+            self.call_later(self._take, self._here.judge, key, draft, assessed(header, known[1], model))
         if key not in self._here.looked_up:
             self._here.looked_up.add(key)
             for found in to_fetch(catalogue_drafts(target.spec, target.path)):
-                self.call_later(self._add_verdict, key, f"{FETCH}{found.spec}", found)
+                self.call_later(self._take, self._here.judge, key, f"{FETCH}{found.spec}", found)
 
     # --- results --------------------------------------------------------------------------------------------------
 
-    def _add(self, model: LocalModel) -> None:
-        self._here.add(model)
-        self._redraw_soon()
-
-    def _add_heads(self, heads: list[tuple[str, KnownHead | None]]) -> None:
-        self._here.add_heads(heads)
-        self._redraw_soon()
-
-    def _add_verdict(self, target: str, draft: str, found: Suggestion) -> None:
-        self._here.judged.setdefault(target, {})[draft] = found
+    def _take(self, change: Callable[..., None], *values: object) -> None:
+        """Take a result of a thread."""
+        change(*values)
         self._redraw_soon()
 
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:

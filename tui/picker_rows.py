@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 from textual.content import Content
 from textual.widgets.option_list import Option
@@ -15,19 +13,19 @@ from edgespec.chat.downloads import Downloads, Fetching
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache
+from edgespec.models.hub.quants import USUAL
 from edgespec.models.hub.repository import Choice
 from edgespec.models.listing import (
     Row,
     row_of,
     rows_of_hub,
     rows_to_download,
-    shown_size,
     sizes_of,
     usual_sizes,
 )
 from edgespec.models.memory.fit import fit_of, needed_by_size, room_bytes
-from edgespec.models.names.catalog import DEFAULT_QUANT
 from edgespec.models.names.local import LocalModel
+from edgespec.models.names.model_names import short_spec
 from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import packaged_at
 from edgespec.models.pair.suggest import Suggestion, best, instead, place
@@ -98,6 +96,10 @@ class Here:
         """Add the draft heads of models, by their keys."""
         self.rows |= {key: replace(self.rows[key], head=head) for key, head in heads if key in self.rows}
 
+    def judge(self, target: str, draft: str, verdict: Suggestion) -> None:
+        """Take what is known of a draft for a target."""
+        self.judged.setdefault(target, {})[draft] = verdict
+
     @property
     def in_use(self) -> LocalModel | None:
         """The loaded model, None until it is read."""
@@ -129,7 +131,7 @@ class Here:
         if model is None:
             return About()
         if model.problem:
-            return About(details=f"{_shortened(model.path)}: {model.problem}", problem=model.problem)
+            return About(details=f"{short_spec(str(model.path))}: {model.problem}", problem=model.problem)
         own = os.path.realpath(model.default_draft) if model.default_draft else ""
         in_use = self._draft_in_use(model, own)
         ranked = dict(sorted(self.judged.get(target, {}).items(), key=lambda item: place(item[1])))
@@ -180,7 +182,7 @@ class Here:
         context = f"context of {model.n_ctx_train:,} tokens, vocabulary of {model.n_vocab:,}"
         head = f"draft head: {row.head}" if row.head else ""
         fit = fit_of(row.needed_bytes, self.room_bytes)
-        return "; ".join(filter(None, (f"{model.architecture}, {context}", head, fit, _shortened(model.path))))
+        return "; ".join(filter(None, (f"{model.architecture}, {context}", head, fit, short_spec(str(model.path)))))
 
     def _offer(self, target: str, draft: str, key: str, ranked: dict[str, Suggestion], *, is_in_use: bool) -> Offer:
         """Return the option `draft`, whose key in `models` and `ranked` is `key`."""
@@ -299,7 +301,7 @@ class Elsewhere:
     def _preferred(self, key: str) -> str:
         """Return the initial choice: the catalogue's size, the usual one, or the largest that fits."""
         choices = self._sizes(key)
-        for quant in filter(None, (self.row(key).quant, DEFAULT_QUANT)):
+        for quant in filter(None, (self.row(key).quant, USUAL)):
             for choice in choices:
                 if choice.quant == quant:
                     return choice.spec
@@ -307,12 +309,12 @@ class Elsewhere:
         return [*choices[:1], *fitting][-1].spec if choices else ""
 
     def _lines(self, choice: Choice) -> Content:
-        needed = _needed(choice)
+        needed = needed_by_size(choice.size_bytes)
         mark, style = self._mark(needed)
         fit = f"{mark} {fit_of(needed, self.room_bytes) or 'size unknown'}".strip()
         here = "here · " if choice.is_here else ""
         name = one_line(choice.quant or choice.file or choice.spec)
-        return Content.assemble(name, (f"  {_size(choice)}", MUTED), f"\n  {here}", (fit, style or MUTED))
+        return Content.assemble(name, (f"  {choice.size}", MUTED), f"\n  {here}", (fit, style or MUTED))
 
     def _details(self, key: str, choice: Choice | None) -> str:
         """Return all facts about a model and one of its sizes, None if they are not known."""
@@ -321,9 +323,9 @@ class Elsewhere:
         if choice is None:
             return "; ".join(filter(None, (row.entry.about, gated, trouble or "its sizes are being looked up ...")))
         free_bytes = free_in(hub_cache() if row.entry.repository else models_dir())
-        size = f"{_size(choice) or 'an unknown size'} to download, {size_of(free_bytes)} free on the disk"
+        size = f"{choice.size or 'an unknown size'} to download, {size_of(free_bytes)} free on the disk"
         begun = f"{size_of(row.begun_bytes)} are here already, and the download resumes from there"
-        fit = fit_of(_needed(choice), self.room_bytes)
+        fit = fit_of(needed_by_size(choice.size_bytes), self.room_bytes)
         return "; ".join(filter(None, (row.entry.about, gated, size, fit, begun if row.begun_bytes else "", trouble)))
 
     def _mark(self, needed: int) -> tuple[str, str]:
@@ -365,20 +367,3 @@ def two_lines(name: str, *below: tuple[str, str]) -> Content:
 
 def _heading(key: str, words: str) -> Option:
     return Option(Content.assemble("\n", (one_line(words), f"italic {MUTED}")), key, disabled=True)
-
-
-def _needed(choice: Choice) -> int:
-    """Return the memory that a model takes; 0 if unknown."""
-    return needed_by_size(choice.size_bytes) if choice.size_bytes else 0
-
-
-def _size(choice: Choice) -> str:
-    return shown_size(choice.size_bytes, is_exact=choice.is_exact)
-
-
-def _shortened(path: Path) -> str:
-    """Return a path relative to the working folder or the home folder, if it is in one of them."""
-    for start, shown in ((Path.cwd, "."), (Path.home, "~")):
-        with suppress(OSError, RuntimeError, ValueError):
-            return str(shown / path.relative_to(start()))
-    return str(path)

@@ -40,6 +40,7 @@ from edgespec.models.hub.requests import (
     timeout_s,
 )
 from edgespec.models.names.source import HubSpec, cached, stays_within
+from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
     from huggingface_hub.hf_api import ModelInfo, RepoSibling
@@ -132,6 +133,11 @@ class Choice:
     file: str = ""
     n_parts: int = 1
     is_here: bool = False
+
+    @property
+    def size(self) -> str:
+        """The size in words; empty if unknown (0)."""
+        return shown_size(self.size_bytes, is_exact=self.is_exact)
 
 
 def plan(wanted: HubSpec, tell: Tell = _logger.info) -> Download:
@@ -237,6 +243,13 @@ def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Choic
             is_here = cached(replace(wanted, file=file, quant="")) is not None
             found.append(Choice(short, quant, sum(sizes), True, file, len(sizes), is_here))
     return sorted(found, key=lambda choice: (choice.size_bytes, choice.file))
+
+
+def shown_size(n_bytes: int, *, is_exact: bool) -> str:
+    """Return a size in words; empty for 0, which means unknown."""
+    if is_exact or not n_bytes:
+        return size_of(n_bytes) if n_bytes else ""
+    return f"~{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"~{n_bytes / 1e6:.0f} MB"
 
 
 def is_whole(path: Path, file: RemoteFile) -> bool:

@@ -46,8 +46,8 @@ def needed_by(header: Header) -> int:
 
 
 def needed_by_size(size_bytes: int) -> int:
-    """Estimate the memory that a model with a file of this size takes."""
-    return round(size_bytes * (1 + CONTEXT_SHARE)) + CONTEXT_BYTES
+    """Estimate the memory that a model with a file of this size takes; 0 if the size is unknown (0)."""
+    return round(size_bytes * (1 + CONTEXT_SHARE)) + CONTEXT_BYTES if size_bytes else 0
 
 
 def fit_of(needed: int, room: int) -> str:

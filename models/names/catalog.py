@@ -17,12 +17,11 @@ from typing import Any
 from edgespec.errors import UsageError
 from edgespec.files.optional_files import is_there
 from edgespec.files.paths import config_dir
-from edgespec.models.hub.quants import quant_of
+from edgespec.models.hub.quants import USUAL, quant_of
 from edgespec.models.names.heads import FORM, PublishedHead, describes_head, read_head
 
 SHIPPED = Path(__file__).with_name("catalog.toml")
 USER_FILE = "models.toml"  # in the config folder
-DEFAULT_QUANT = "Q4_K_M"
 
 # The keys of tables, what they take, and a pattern for a string, a range for a number, None for a list
 Values = dict[str, tuple[str, str | tuple[float, float] | None]]
@@ -46,7 +45,7 @@ _OF_SAMPLING: Values = {
 }
 VALUES: Values = {
     "repository": ('a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"', r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
-    "quant": (f'a quantisation, such as "{DEFAULT_QUANT}"', r"[\w.-]+"),
+    "quant": (f'a quantisation, such as "{USUAL}"', r"[\w.-]+"),
     "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', None),
     "heads": (FORM, None),
     "licence": ("a string", "(?s).*"),
@@ -87,7 +86,7 @@ class Entry:
 
     name: str
     repository: str = ""
-    quant: str = DEFAULT_QUANT
+    quant: str = USUAL
     drafts: tuple[str, ...] = ()
     licence: str = ""
     about: str = ""
