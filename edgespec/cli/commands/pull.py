@@ -99,61 +99,49 @@ def pull(call: Call) -> None:
 def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool) -> list[Item]:
     """Return the planned drafts and draft heads that the user wants, of those that can be had for the models; without a
     terminal to ask, a note names the others."""
-    wanted: list[Item] = []
+    asks, wanted = may_ask and can_ask(output), list[Item]()
     for item in items:
         if item.is_draft or item.error is not None:
             continue
         if offer := offered_draft(item):
-            wanted += _in_repository(*offer, [*items, *wanted], output, yes=yes, may_ask=may_ask)
-        elif is_offline():
-            if yes:
-                output.note(f"offline: no draft head of {item.spec} was looked for")
-        elif yes or not output.quiet:
-            wanted += _published(item, items, output, yes=yes, may_ask=may_ask)
+            draft, size_bytes = offer
+            is_here = draft.wanted is not None and cached(draft.wanted) is not None
+            if any(each.wanted == draft.wanted for each in [*items, *wanted]) or (is_here and not yes):
+                continue
+            what, command = f"{draft.spec} ({size_of(size_bytes)})", f"edgespec pull {draft.spec}"
+            question = f"Also download {what}, which drafts for {item.spec}?"
+        elif (head := _published(item, items, output, yes=yes)) and head.head is not None:
+            draft, size_bytes = head, head.download.size_bytes if head.download is not None else 0
+            what, command = f"{draft.spec} ({head.head.facts(size_bytes)})", f"edgespec pull {item.spec} --head"
+            question = f"Also download {what}?"
+        else:
+            continue
+        if yes or (asks and confirmed(question)):
+            if draft.download is None:
+                plan_item(draft, output)
+            wanted.append(draft)
+        elif not asks:
+            output.note(f"{what} drafts for {item.spec}: {command}")
     return wanted
 
 
-def _in_repository(
-    draft: Item, size_bytes: int, items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool
-) -> list[Item]:
-    """Offer the draft in the repository of a model."""
-    is_here = draft.wanted is not None and cached(draft.wanted) is not None
-    if any(each.wanted == draft.wanted for each in items) or (is_here and not yes):
-        return []
-    what = f"{draft.spec} ({size_of(size_bytes)})"
-    drafts_for = f"which drafts for {draft.targets[0].spec}"
-    if not _is_wanted(f"Also download {what}, {drafts_for}?", output, yes=yes, may_ask=may_ask):
-        if not (may_ask and can_ask(output)):
-            output.note(f"{what} drafts for {draft.targets[0].spec}: edgespec pull {draft.spec}")
-        return []
-    plan_item(draft, output)
-    return [draft]
-
-
-def _published(item: Item, items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool) -> list[Item]:
-    """Offer the best head that the catalogue names for a model without a head."""
+def _published(item: Item, items: Sequence[Item], output: Output, *, yes: bool) -> Item | None:
+    """Return the best head that the catalogue names for a model without a head. With `yes`, a note says why there is
+    none."""
+    if not yes and (output.quiet or is_offline()):
+        return None
     if any(item in each.targets and is_assistant(each.spec) for each in items):
-        return []
-    if known := known_head(item):
-        if yes:
-            output.note(f"{item.spec} needs no other draft head: {known}")
-        return []
-    draft = published_head(item, output)
-    if draft is None or draft.head is None:
-        if yes:
-            output.note(f"no draft head was found for {item.spec}")
-        return []
-    size_bytes = draft.download.size_bytes if draft.download is not None else 0
-    what = f"{draft.spec} ({draft.head.facts(size_bytes)})"
-    if _is_wanted(f"Also download {what}?", output, yes=yes, may_ask=may_ask):
-        return [draft]
-    if not (may_ask and can_ask(output)):
-        output.note(f"{what} drafts for {item.spec}: edgespec pull {item.spec} --head")
-    return []
-
-
-def _is_wanted(question: str, output: Output, *, yes: bool, may_ask: bool) -> bool:
-    return yes or (may_ask and can_ask(output) and confirmed(question))
+        return None
+    draft = None
+    if is_offline():
+        why = f"offline: no draft head of {item.spec} was looked for"
+    elif known := known_head(item):
+        why = f"{item.spec} needs no other draft head: {known}"
+    else:
+        draft, why = published_head(item, output), f"no draft head was found for {item.spec}"
+    if draft is None and yes:
+        output.note(why)
+    return draft
 
 
 def _withhold(items: Sequence[Item]) -> None:
