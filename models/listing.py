@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
+from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.cache import cached_repositories, is_offline, partial_bytes, partial_files
 from edgespec.models.hub.quants import quant_of
 from edgespec.models.hub.repository import Choice, choices_in, look_up, shown_size
@@ -21,10 +21,10 @@ from edgespec.models.hub.requests import DownloadError, check_endpoint, headers,
 from edgespec.models.memory.fit import QUANT_BITS, needed_by, needed_by_size
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.local import LocalModel, local_models
-from edgespec.models.names.model_names import name_of
+from edgespec.models.names.model_names import file_of, name_of
 from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import HubSpec, PackageSpec, files_here
-from edgespec.models.names.spec import NotFetchedError, resolve, sources
+from edgespec.models.names.spec import sources
 from edgespec.models.pair.known_heads import KnownHeads, head_of_entry
 from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line
@@ -177,7 +177,7 @@ def catalogue_rows(*, absent: bool = False) -> Iterator[Row]:
     Raises UsageError for a catalogue with errors.
     """
     for entry in catalogue().values():
-        is_here = _is_here(entry)
+        is_here = file_of(entry) is not None
         if is_here and absent:
             continue
         yield Row(
@@ -199,16 +199,6 @@ def rows_to_download() -> list[Row]:
     with suppress(UsageError):
         return list(catalogue_rows(absent=True))
     return []
-
-
-def _is_here(entry: Entry) -> bool:
-    try:
-        resolve(entry.name)
-    except NotFetchedError:
-        return False
-    except EdgespecError:  # a file of that name cannot be reached
-        return True
-    return True
 
 
 def quants_here(row: Row) -> list[str]:

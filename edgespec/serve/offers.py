@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Container, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from edgespec.errors import EdgespecError
 from edgespec.models.names.local import read_model
-from edgespec.models.names.model_names import gguf_files, known_names
-from edgespec.models.names.other_programs import bare, files_elsewhere, settings_elsewhere
+from edgespec.models.names.model_names import gguf_files, known_models
+from edgespec.models.names.other_programs import bare, settings_elsewhere
 from edgespec.models.names.source import is_path
 from edgespec.models.names.spec import resolve
 from edgespec.serve.pool import Offer
@@ -30,31 +28,40 @@ def offers_here(named: Mapping[str, Offer], offer: Callable[[str, str], Offer] |
     there are no others. Names of one file share an offer, unless their Modelfiles in Ollama differ. Reads the headers
     of new files.
     """
-    by_file, names = {}, {}
+    offers, names = {}, {}
     for spec, given in named.items():
-        found = resolve(spec)
-        names[given.name] = by_file[os.path.realpath(found.path), _modelfile(found.name)] = given
-    models: dict[tuple[str, str], list[str]] = {}  # files and Modelfiles, with their names, the shortest first
-    elsewhere = dict(files_elsewhere())  # to find them by their names again would take long
-    for known in known_names():
-        with suppress(EdgespecError):
-            file = os.path.realpath(elsewhere.get(known) or resolve(known).path)
-            models.setdefault((file, _modelfile(known)), []).append(known)
-    named_files = {file for file, _ in models}
-    unnamed = {file: path for path in gguf_files() if (file := os.path.realpath(path)) not in named_files}
-    for model, aliases in [*models.items(), *(((file, ""), list[str]()) for file in unnamed)]:
-        path = unnamed.get(model[0], Path(model[0]))
-        if model not in by_file and (offer is None or not _can_answer(path)):
+        model = resolve(spec)
+        names[given.name] = offers[os.path.realpath(model.path), _modelfile(model.name)] = given
+    for key, path, aliases in _models_here():
+        if key not in offers and (offer is None or not _can_answer(path)):
             continue
         words = aliases or [path.name.removesuffix(".gguf")]
         words = [*dict.fromkeys([*words, *map(bare, words)])]
-        if not aliases and model not in by_file and words[0] in names:
+        if not aliases and key not in offers and words[0] in names:
             words = [_longer(words[0], path, names)]
-        if offer is not None and model not in by_file and words[0] not in names:
-            by_file[model] = offer(words[0], words[0] if aliases else str(path.absolute()))
-        for word in words if model in by_file else ():
-            names.setdefault(word, by_file[model])
+        if offer is not None and key not in offers and words[0] not in names:
+            offers[key] = offer(words[0], words[0] if aliases else str(path.absolute()))
+        for word in words if key in offers else ():
+            names.setdefault(word, offers[key])
     return names
+
+
+def _models_here() -> Iterator[tuple[tuple[str, str], Path, list[str]]]:
+    """Yield the file and the Modelfile of each model here, with a path and all names, the shortest first.
+
+    Files without a name are last.
+    """
+    named: dict[tuple[str, str], list[str]] = {}
+    for name, path in known_models():
+        if path is not None:
+            named.setdefault((os.path.realpath(path), _modelfile(name)), []).append(name)
+    for key, aliases in named.items():
+        yield key, Path(key[0]), aliases
+    seen = {file for file, _ in named}
+    for path in gguf_files():
+        if (file := os.path.realpath(path)) not in seen:
+            seen.add(file)
+            yield (file, ""), path, []
 
 
 def _modelfile(spec: str) -> str:

@@ -14,18 +14,29 @@ from pathlib import Path
 from edgespec.errors import UsageError
 from edgespec.files.paths import models_dir
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_folder, repository_of
-from edgespec.models.hub.quants import drafts_in, models_in, quant_of, stem_of
+from edgespec.models.hub.quants import drafts_in, models_in, quant_of, selects, stem_of
 from edgespec.models.names.catalog import Entry, catalogue
 from edgespec.models.names.other_programs import (
     DEPTH,
     files_below,
     files_elsewhere,
+    find_elsewhere,
     llama_cpp_folders,
     lm_studio_folders,
     program_of,
     spec_elsewhere,
 )
-from edgespec.models.names.source import NAMES, PAIR, HubSpec, PackageSpec, Source, cached, is_path, packaged_at
+from edgespec.models.names.source import (
+    NAMES,
+    PAIR,
+    HubSpec,
+    PackageSpec,
+    Source,
+    cached,
+    is_path,
+    packaged_at,
+    source_of,
+)
 
 VARIABLE = "EDGESPEC_MODELS"
 
@@ -154,18 +165,32 @@ def _entry_called(repository: str, entries: Mapping[str, Entry]) -> Entry | None
     return next(of_owner, next(iter(named), None))
 
 
-def known_names() -> Iterator[str]:
-    """Yield all specs except files: the bundled ones, the catalogue, the hub's cache, other programs' models."""
-    yield from NAMES
+def known_models() -> Iterator[tuple[str, Path | None]]:
+    """Yield all specs except files, each with its file if that is here.
+
+    They are the bundled ones, the catalogue, the hub's cache, and other programs' models.
+    """
+    yield from NAMES.items()
     with suppress(UsageError):
-        yield from catalogue()
+        yield from ((entry.name, file_of(entry)) for entry in catalogue().values())
     for repository in filter(_can_be_typed, cached_repositories()):
         files = list(cached_files(repository))
-        yield from (_short(HubSpec(repository, name)) for name in drafts_in(files))
-        wanted = {quant_of(name) or name: name for name in models_in(files)}
-        for quant, name in wanted.items():
-            yield _short(HubSpec(repository, name) if quant == name else HubSpec(repository, quant=quant))
-    yield from (spec for spec, _ in files_elsewhere())
+        for name in (*drafts_in(files), *models_in(files)):
+            of_quant = HubSpec(repository, quant=quant_of(name))
+            wanted = of_quant if selects(files, of_quant.quant, name) else HubSpec(repository, name)
+            yield _short(wanted), cached(wanted)
+    yield from files_elsewhere()
+
+
+def file_of(entry: Entry) -> Path | None:
+    """Return the file here that the name of an entry means: it may also be the name of another program's model."""
+    elsewhere = find_elsewhere(entry.name)
+    return cached(source_of(entry)) or (elsewhere[1] if elsewhere else None)
+
+
+def known_names() -> Iterator[str]:
+    """Yield all specs except files."""
+    return (name for name, _ in known_models())
 
 
 def _can_be_typed(repository: str) -> bool:

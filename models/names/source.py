@@ -111,6 +111,19 @@ class PackageSpec:
 Source = HubSpec | PackageSpec
 
 
+def source_of(entry: Entry, quant: str = "") -> Source:
+    """Return the source of an entry of the catalogue. Raises ModelNotFoundError for a package in another type."""
+    if not entry.package:
+        return HubSpec(entry.repository, quant=spelt(quant) or entry.quant)
+    if quant and spelt(quant) != spelt(entry.quant):
+        raise ModelNotFoundError(
+            f"{entry.name} is not available as {spelt(quant)}",
+            why=f"it is available as {spelt(entry.quant)}",
+            hint=f"'edgespec compare {entry.name} --quants {spelt(quant)}' makes and measures other types",
+        )
+    return PackageSpec(entry)
+
+
 def cached(wanted: Source) -> Path | None:
     """Return the file of a model if all parts of it are here; of a split model the first one."""
     if isinstance(wanted, PackageSpec):

@@ -30,6 +30,7 @@ from edgespec.models.names.source import (
     cached,
     is_address,
     is_path,
+    source_of,
     stays_within,
 )
 
@@ -156,19 +157,7 @@ def _of_catalogue(spec: str) -> list[Source]:
             hint=hint_for_name(spec),
         )
     drafts = [entries[draft] for draft in entry.drafts if draft in entries]
-    return [_source_of(entry, quant), *map(_source_of, drafts)]
-
-
-def _source_of(entry: Entry, quant: str = "") -> Source:
-    if not entry.package:
-        return HubSpec(entry.repository, quant=spelt(quant) or entry.quant)
-    if quant and spelt(quant) != spelt(entry.quant):
-        raise ModelNotFoundError(
-            f"{entry.name} is not available as {spelt(quant)}",
-            why=f"it is available as {spelt(entry.quant)}",
-            hint=f"'edgespec compare {entry.name} --quants {spelt(quant)}' makes and measures other types",
-        )
-    return PackageSpec(entry)
+    return [source_of(entry, quant), *map(source_of, drafts)]
 
 
 def _path_of(rest: str, *, is_web: bool) -> str:

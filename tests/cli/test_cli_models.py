@@ -21,7 +21,7 @@ from tiny_mtp import write_mtp
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.llama.model import Model
 from edgespec.models.hub.removal import plan_removal, remove
-from edgespec.models.names.model_names import known_names, name_of
+from edgespec.models.names.model_names import known_models, known_names, name_of
 from edgespec.models.names.source import BUNDLED
 from edgespec.models.names.spec import resolve
 from edgespec.text.figures import count_of, size_of
@@ -131,6 +131,21 @@ def test_names_that_can_be_typed_are_known_without_looking_into_files(home: Path
     (home / "config").mkdir()
     (home / "config" / "models.toml").write_text("no = TOML =")
     assert "owner/tiny-GGUF:F16" in known_names()
+
+
+def test_a_known_name_means_the_file_that_it_is_listed_with(home: Path, kept: Repository) -> None:
+    kept.keep("other-Q8_0.gguf", write_model(home / "c", "llama", seed=1))
+    kept.keep("eagle3-Q4_0.gguf", write_model(home / "d", "llama", seed=2))
+    Repository(home, "Qwen/Qwen2.5-7B-Instruct-GGUF").keep("q-Q4_K_M.gguf", write_model(home / "e", "llama", seed=3))
+    here = {name: path for name, path in known_models() if path is not None}
+    assert {name for name in here if "owner/" in name} == {
+        "hf:owner/tiny-GGUF/tiny-Q8_0.gguf", "hf:owner/tiny-GGUF/other-Q8_0.gguf",  # two of one quantisation
+        "owner/tiny-GGUF:F16", "hf:owner/tiny-GGUF/eagle3-Q4_0.gguf",
+    }  # fmt: skip
+    assert {"demo", "qwen2.5-7b", "Qwen/Qwen2.5-7B-Instruct-GGUF:Q4_K_M"} <= here.keys()
+    for name, path in here.items():
+        assert resolve(name).path.samefile(path)
+    assert [name for name, path in known_models() if name == "qwen2.5-14b" and path is None]
 
 
 def test_a_repository_without_an_owner_has_no_name_that_can_be_typed(home: Path) -> None:

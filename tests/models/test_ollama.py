@@ -13,9 +13,10 @@ from tiny_gguf import write_model
 
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.removal import plan_removal
+from edgespec.models.listing import rows_to_download
 from edgespec.models.names import ollama
 from edgespec.models.names.local import local_models
-from edgespec.models.names.model_names import known_names, name_of
+from edgespec.models.names.model_names import known_models, known_names, name_of
 from edgespec.models.names.spec import resolve, sources
 
 LIBRARY = "registry.ollama.ai/library"
@@ -95,6 +96,13 @@ def test_each_manifest_is_read_once_however_many_there_are(folder: Path, monkeyp
     names = [name_of(model.path, model.spec) for model in local_models()]
     assert [name for name in names if "model" in name] == [f"ollama:model{number}:latest" for number in range(4)]
     assert len(read) == 4
+
+
+def test_a_model_called_as_one_of_the_catalogue_is_not_offered_for_download(folder: Path) -> None:
+    file = add(folder, f"{LIBRARY}/qwen3-8b/latest")
+    assert resolve("qwen3-8b").path == file
+    assert ("qwen3-8b", file) in known_models()
+    assert "qwen3-8b" not in [row.spec for row in rows_to_download()]
 
 
 @NO_COLONS
