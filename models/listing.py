@@ -20,9 +20,9 @@ from edgespec.models.hub.repository import Choice, choices_in, look_up, shown_si
 from edgespec.models.hub.requests import DownloadError, check_endpoint, headers, host, http_error, reason, session
 from edgespec.models.memory.fit import QUANT_BITS, needed_by, needed_by_size
 from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.heads import KnownHead
 from edgespec.models.names.local import LocalModel, local_models
 from edgespec.models.names.model_names import file_of, name_of
-from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import HubSpec, PackageSpec, files_here
 from edgespec.models.names.spec import sources
 from edgespec.models.pair.known_heads import KnownHeads, head_of_entry

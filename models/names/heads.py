@@ -1,11 +1,12 @@
-"""The published draft heads of the catalogue's models: where each is, in which form, and what its makers report."""
+"""Draft heads in lists: the published ones of the catalogue's models, with their form and what their makers report, and
+the head of a model in a few words."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from edgespec.text.figures import size_of
 
@@ -27,6 +28,7 @@ GGUF, SAFETENSORS = "gguf", "safetensors"
 FORM = 'a list of draft heads, such as ["mtp", "eagle3 owner/name", {kind = "eagle3", repository = "owner/name"}]'
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _MOST_BYTES = 1 << 60
+Place = Literal["in its file", "here", "not here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,13 @@ class PublishedHead:
         has_form = self.format == GGUF or self.kind in CONVERTED
         return bool(self.repository) and has_form and not 0 < self.speedup < 1
 
+    def fits(self, architecture: str) -> bool:
+        """Return whether the head can be downloaded, and drafts for models of this architecture; empty if it is
+        unknown."""
+        from edgespec.gguf_file.head_check import kind_mismatch
+
+        return self.can_be_had and not (architecture and kind_mismatch(architecture, self.kind))
+
     def facts(self, size_bytes: int = 0) -> str:
         """Return the head's kind, the size of its download and the published gain in words.
 
@@ -77,6 +86,38 @@ class PublishedHead:
         if self.tokens:
             return f"published: {self.tokens:g} tokens a step"
         return f"published: {self.speedup:g} times the speed" if self.speedup else ""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownHead:
+    """The best draft head of a model. `str()` returns it in a few words, such as "eagle3 not here".
+
+    Attributes:
+        kind: The drafter that uses it, such as "eagle3", or "mtp".
+        spec: The file of a head that is here, or the repository of one that is published; empty for an MTP block, and
+            for a head in the repository of its model.
+        facts: The catalogue's description of a published head.
+    """
+
+    kind: str
+    place: Place
+    spec: str = ""
+    facts: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.place}"
+
+    @property
+    def title(self) -> str:
+        return TITLES[self.kind]
+
+    @property
+    def as_json(self) -> dict[str, Any]:
+        return {"kind": self.kind, "place": self.place, "spec": self.spec or None}
+
+    def with_command(self, model: str) -> str:
+        """Return the words and, for a head that is not here, the command that downloads it for this model."""
+        return f"{self}: edgespec pull {model} --head" if self.place == "not here" else str(self)
 
 
 def describes_head(value: Any) -> bool:

@@ -110,7 +110,7 @@ def _of_program(program: Program, spec: str) -> ResolvedModel:
         known = [program.prefix + each for each, _ in program.files()]
         why = f"{program.name} has {', '.join(known)}" if known else f"no models of {program.name} were found"
         hint = f"download it: {program.pull.format(name=name)}"
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=hint)
+        raise _not_found(spec, why, hint)
     return ResolvedModel(path, None, spec)
 
 
@@ -125,39 +125,43 @@ def sources(spec: str) -> list[Source]:
         raise ModelNotFoundError(f"'{spec}' cannot be downloaded", why=why, hint=hint)
     prefixed = HUB.fullmatch(spec)
     if prefixed is None and ADDRESS.match(spec):
-        raise ModelNotFoundError(
-            f"model '{spec}' was not found",
-            why="only addresses of the hub are supported, such as https://huggingface.co/owner/name",
-            hint="download the file with another program, and give its path",
-        )
+        why = "only addresses of the hub are supported, such as https://huggingface.co/owner/name"
+        raise _not_found(spec, why, "download the file with another program, and give its path")
     if prefixed is None and "/" not in spec:
         return _of_catalogue(spec)
+    return [_of_repository(spec, prefixed)]
+
+
+def _of_repository(spec: str, prefixed: re.Match[str] | None) -> HubSpec:
+    """Return the repository that a spec names; `prefixed` is its match of `HUB`."""
     is_web = prefixed is not None and prefixed["web"] is not None
     match = _REPOSITORY.fullmatch(_path_of(prefixed["rest"], is_web=is_web) if prefixed else spec)
     if match is None or (match["file"] and not prefixed):
-        why = "it is neither a file here nor a repository on the hub"
-        why = "there is no repository of that name" if prefixed else why
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=HOW_TO_NAME_A_MODEL)
+        why = (
+            "there is no repository of that name"
+            if prefixed
+            else "it is neither a file here nor a repository on the hub"
+        )
+        raise _not_found(spec, why, HOW_TO_NAME_A_MODEL)
     revision, file = unquote(match["revision"] or "main"), match["file"] or ""
     file = unquote(file) if is_web else file
     if not stays_within(revision):
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{revision!r} is not a valid revision")
+        raise _not_found(spec, f"{revision!r} is not a valid revision")
     if file and not (stays_within(file) and file.lower().endswith(".gguf")):
-        raise ModelNotFoundError(f"model '{spec}' was not found", why=f"{file!r} cannot be a GGUF file in a repository")
-    return [HubSpec(match["repository"], file, spelt(match["quant"] or ""), revision)]
+        raise _not_found(spec, f"{file!r} cannot be a GGUF file in a repository")
+    return HubSpec(match["repository"], file, spelt(match["quant"] or ""), revision)
 
 
 def _of_catalogue(spec: str) -> list[Source]:
     entries, (name, _, quant) = catalogue(), spec.lower().partition(":")
-    entry = entries.get(name)
-    if entry is None:
-        raise ModelNotFoundError(
-            f"model '{spec}' was not found",
-            why="it is neither a file here nor a catalogue name",
-            hint=hint_for_name(spec),
-        )
+    if (entry := entries.get(name)) is None:
+        raise _not_found(spec, "it is neither a file here nor a catalogue name", hint_for_name(spec))
     drafts = [entries[draft] for draft in entry.drafts if draft in entries]
     return [source_of(entry, quant), *map(source_of, drafts)]
+
+
+def _not_found(spec: str, why: str, hint: str = "") -> ModelNotFoundError:
+    return ModelNotFoundError(f"model '{spec}' was not found", why=why, hint=hint)
 
 
 def _path_of(rest: str, *, is_web: bool) -> str:
@@ -176,7 +180,7 @@ def own_settings(spec: str) -> dict[str, str | float]:
     """Return a model's own defaults of answers, by the names in `SETTINGS`: those of its catalogue entry, or of its
     Modelfile in Ollama. Raises UsageError as `catalogue` does."""
     if entry := catalogued(spec):
-        return dict(entry.settings)
+        return entry.settings
     with suppress(ModelNotFoundError):
         return settings_elsewhere(resolve(spec).name)
     return {}

@@ -8,11 +8,10 @@ from contextlib import suppress
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf_file.head_check import head_mismatch, kind_of_head, mtp_mismatch
 from edgespec.gguf_file.header import Header
-from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.heads import MTP
+from edgespec.models.names.catalog import Entry, catalogue, published_for
+from edgespec.models.names.heads import MTP, KnownHead
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.model_names import entry_of
-from edgespec.models.names.published_heads import KnownHead, published_for
 from edgespec.models.names.source import files_here
 from edgespec.models.pair.near import accepted_in_training, folders_of_models, models_near, places_near
 

@@ -17,10 +17,9 @@ from edgespec.models.hub.quants import quant_of
 from edgespec.models.hub.repository import Download, plan, plan_gguf_head, plan_head
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.catalog import Entry, catalogue
-from edgespec.models.names.heads import GGUF, MTP, PublishedHead
+from edgespec.models.names.heads import GGUF, MTP, KnownHead, PublishedHead
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.model_names import entry_from, entry_of
-from edgespec.models.names.published_heads import KnownHead, is_usable
 from edgespec.models.names.source import HubSpec
 from edgespec.models.pair.known_heads import head_of
 
@@ -58,7 +57,7 @@ def published_head(item: Item, display: Display) -> Item | None:
         architecture = model.architecture
     own = download.wanted.repository.lower() if isinstance(download, Download) else ""
     for head in entry.heads if entry is not None else ():
-        if head.can_be_had and is_usable(head, architecture) and head.repository.lower() != own:
+        if head.fits(architecture) and head.repository.lower() != own:
             try:
                 return _planned(head, item, display)
             except DownloadError as error:

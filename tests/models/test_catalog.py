@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import UsageError
-from edgespec.models.hub.quants import USUAL
-from edgespec.models.names.catalog import Entry, catalogue, find, near
+from edgespec.models.names.catalog import DEFAULT_QUANT, Entry, catalogue, find, near
 from edgespec.models.names.heads import PublishedHead
 from edgespec.models.names.model_names import entry_of
 
@@ -113,7 +112,7 @@ def test_the_users_file_extends_the_catalogue(user_file: Path) -> None:
         '[my-draft]\nrepository = "me/my-draft-GGUF"\nquant = "Q8_0"\nlicence = "MIT"\nabout = "Größer"\n',
     )
     assert entries["my-model"] == Entry(
-        "my-model", "me/my-model-GGUF", quant=USUAL, drafts=("qwen3-0.6b", "my-draft"), licence="", about=""
+        "my-model", "me/my-model-GGUF", quant=DEFAULT_QUANT, drafts=("qwen3-0.6b", "my-draft"), licence="", about=""
     )
     assert entries["my-draft"] == Entry("my-draft", "me/my-draft-GGUF", "Q8_0", (), "MIT", "Größer")
     assert {name: entries[name] for name in shipped} == shipped

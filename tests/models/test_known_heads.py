@@ -12,9 +12,8 @@ from tiny_head import write_head, write_hydra
 from tiny_mtp import write_mtp
 
 from edgespec.models.hub.cache import repository_folder
-from edgespec.models.names.catalog import catalogue
+from edgespec.models.names.catalog import catalogue, published_for
 from edgespec.models.names.local import LocalModel, local_models, read_model
-from edgespec.models.names.published_heads import published_for
 from edgespec.models.pair.known_heads import KnownHeads, head_of, head_of_entry
 
 CATALOGUE = """

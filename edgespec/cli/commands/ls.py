@@ -187,11 +187,11 @@ def _as_json(row: Row) -> dict[str, Any]:
 def _entry_as_json(row: Row) -> dict[str, Any]:
     """Return a model of the catalogue with a key for each setting, null for those that the catalogue leaves open."""
     from edgespec.models.listing import quants_here
-    from edgespec.models.names.catalog import SETTINGS
+    from edgespec.models.names.catalog import NUMBERS
 
     head = row.head.as_json if row.head is not None else None
-    settings = {**dict.fromkeys(SETTINGS), "system": "", **row.entry.settings}
-    about = {name: value for name, value in asdict(row.entry).items() if name != "settings"}
+    settings = {**dict.fromkeys(NUMBERS), **row.entry.numbers}
+    about = {name: value for name, value in asdict(row.entry).items() if name != "numbers"}
     return {**about, **settings, "here": quants_here(row), "head": head}
 
 
