@@ -45,7 +45,7 @@ ROOMS = {  # in the order of their floors, and what each imports besides: docs/d
     "edgespec": "core runtime",
     "history": "files text",
     "bench": "core drafters edgespec files gguf_file llama models runtime text",
-    "training": "bench core datastore files gguf_file llama runtime text",
+    "training": "bench core datastore drafters files gguf_file llama runtime text",
     "remote": "core files model runtime text",
     "cluster": "gguf_file llama model models runtime",
     "serve": "core dialects edgespec files gguf_file model models requests runtime text",

@@ -1,4 +1,5 @@
-"""The table of all drafters. A new drafter needs an entry here, or in a package that adds it (`edgespec/plugins.py`).
+"""The table of all drafters. A new drafter needs an entry here, a draft head one in `heads.py`, a drafter of another
+package one in that package (`edgespec/plugins.py`).
 
 Settings, help texts, the loader, the benchmark's modes and the colours on the screen read this table.
 """
@@ -13,6 +14,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from edgespec import plugins
+from edgespec.drafters.heads import HEADS
 from edgespec.errors import UsageError
 
 if TYPE_CHECKING:
@@ -114,14 +116,7 @@ _ENTRIES = (
         style="bold italic $text-error",
     ),
     Entry("mtp", "the target's own block for multi-token prediction", needs="MTP block"),
-    Entry("assistant", "the assistant of a Gemma 4, which reads the target's cache (-md ASSISTANT.gguf)", needs="head"),
-    Entry("medusa", "a Medusa draft head (-md HEAD.gguf)", needs="head"),
-    Entry("hydra", "a Hydra draft head", needs="head"),
-    Entry("eagle1", "an EAGLE-1 draft head", needs="head"),
-    Entry("eagle3", "an EAGLE-3 draft head", needs="head"),
-    Entry("peagle", "a P-EAGLE draft head, which drafts several tokens in one pass", needs="head"),
-    Entry("dflash", "a DFlash or DFlash2 draft head, which drafts a block of tokens in one pass", needs="head"),
-    Entry("dspark", "a DSpark draft head, which does too", needs="head"),
+    *(Entry(head.name, head.help, needs="head") for head in HEADS.values()),
     Entry("draft", "the draft model (-md)", needs="draft model", style="underline $text-success"),
 )
 

@@ -6,38 +6,33 @@ process. The trial load cannot find these files, since a head decodes only toget
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from edgespec.drafters.heads import HEADS, Head, architectures
 from edgespec.errors import ModelFileError, PairError
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model, check_scalars, check_vocabulary, size_or_none
 from edgespec.gguf_file.walk import AGAIN
 from edgespec.gguf_file.weights import PRINT_KEY, is_same_target, target_print
 
-# Architectures of files; the last three are our own, and their weights stay in main memory
-EAGLE3, DFLASH, ASSISTANT = "eagle3", "dflash", "gemma4-assistant"
-HYDRA, MEDUSA, PEAGLE = "edgespec-hydra", "edgespec-medusa", "edgespec-peagle"
-NETWORKS = (HYDRA, MEDUSA)
-OWN_ARCHITECTURES = (*NETWORKS, PEAGLE)
-EAGLES = (EAGLE3, PEAGLE)
-# Kinds of heads that draft a whole block of tokens in one pass; all have the architecture `dflash`
-BLOCK_DRAFTERS = ("dflash", "dspark")
-KINDS_THAT_READ_LAYERS = ("eagle3", "peagle", *BLOCK_DRAFTERS)
-MARKOV, LATTICE = "markov_w1.weight", "selector_hidden.weight"  # the tensors by which DSpark and DFlash2 are recognised
+EAGLE3, PEAGLE, DFLASH, ASSISTANT = (HEADS[name].architecture for name in ("eagle3", "peagle", "dflash", "assistant"))
+HEAD_ARCHITECTURES, NETWORKS, EAGLES = architectures(), architectures("networks"), architectures("eagle")
+OWN_ARCHITECTURES = tuple(name for name in HEAD_ARCHITECTURES if name.startswith("edgespec-"))  # not in llama.cpp
+# Kinds of heads that draft a whole block of tokens in one pass
+BLOCK_DRAFTERS = tuple(name for name, head in HEADS.items() if head.form == "block")
+MARKOV, LATTICE = HEADS["dspark"].mark, "selector_hidden.weight"  # the tensors that only DSpark and DFlash2 have
 BIASES = "markov_w2.weight"
 ORDERING = "masked_embd_ordering"  # in assistants of Gemma 4 E2B and E4B; llama.cpp does not read it
 MASK_TOKEN = "tokenizer.ggml.mask_token_id"
 MASK_STATE = "mask_state.weight"  # of a P-EAGLE head: the state of a place whose token is not known yet
 MOST_BLOCK = 64  # tokens of a block, so that it fits into a pass
-HEAD_ARCHITECTURES = (EAGLE3, DFLASH, ASSISTANT, *OWN_ARCHITECTURES)
 SCALINGS = ("none", "linear", "yarn")  # of positions, in our own graph of a P-EAGLE head
 # Our key of an `eagle3` that reads the final state in place of three layers' inputs (EAGLE-1), and its only value
-READS, FINAL_STATE = "edgespec.head.reads", "final_state"
+READS, FINAL_STATE = HEADS["eagle1"].mark, "final_state"
 # Our keys of an `eagle3` in the form EAGLE-3.1 (arXiv 2605.09992), true or false: the input of each layer is RMS-normed
 # before `fc`, and the next draft token is decoded with the state after the output norm, not before it
 NORMS_LAYERS, NORMS_STATE = "edgespec.head.norm_layers", "edgespec.head.norm_state"
@@ -103,7 +98,7 @@ def _check_eagle(header: Header) -> None:
         raise _broken(header, f"what it reads ({READS}) is unknown")
     if kind_of_head(header) == "eagle1" and N_LAYERS_READ * target_width < width:
         raise _broken(header, f"it has to read {width} numbers of its target, not {N_LAYERS_READ * target_width}")
-    _check_shapes(header, head_shapes(header))
+    _check_shapes(header)
 
 
 def _check_parallel(header: Header) -> None:
@@ -122,7 +117,7 @@ def _check_parallel(header: Header) -> None:
     if scaling != "none" and not (isinstance(factor, int | float) and factor > 0):
         raise _broken(header, f"its positions are scaled by a factor of {factor!r}")
     _check_shared_heads(header)
-    _check_shapes(header, head_shapes(header))
+    _check_shapes(header)
     for name in ("rope_freqs.weight", MASK_STATE):
         if name in header.tensors and not np.isfinite(_values(header, name, "F32", np.float32)).all():
             raise _broken(header, f"tensor {name!r} holds values that are not numbers")
@@ -157,7 +152,7 @@ def _check_block_drafter(header: Header) -> None:
         rank, k, group = (header.number(key) for key in ("selector_rank", "selector_top_k", "conv_group_size"))
         if min(rank, k, group, header.number("conv_kernel_size")) < 1 or width % group or width < k * (k + 1):
             raise _broken(header, "the sizes of its convolutions and of its selector do not fit its width")
-    _check_shapes(header, head_shapes(header))
+    _check_shapes(header)
 
 
 def _check_assistant(header: Header) -> None:
@@ -166,26 +161,10 @@ def _check_assistant(header: Header) -> None:
         raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} layers with attention, and a width")
     if target_width < 1 or target_width == width:
         raise _broken(header, f"its target's width is {target_width}, where llama.cpp needs another one than its own")
-    heads, n_ffs = header.head_counts("attention.head_count"), header.head_counts("feed_forward_length")
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (width, header.n_vocab),
-        "output_norm.weight": (width,),
-        "nextn.pre_projection.weight": (2 * target_width, width),
-        "nextn.post_projection.weight": (width, target_width),
-    }
-    for number, (layer, n, n_ff) in enumerate(zip(layers, heads, n_ffs, strict=False)):
+    for layer, n in zip(layers, header.head_counts("attention.head_count"), strict=False):
         if not layer.kv_heads or n % layer.kv_heads or not layer.size:
             raise _broken(header, "its attention heads cannot share its target's keys and values equally")
-        block = {
-            "attn_norm": (width,), "attn_q": (width, n * layer.size), "attn_output": (n * layer.size, width),
-            "attn_q_norm": (layer.size,), "post_attention_norm": (width,), "layer_output_scale": (1,),
-            "ffn_norm": (width,), "ffn_gate": (width, n_ff), "ffn_up": (width, n_ff), "ffn_down": (n_ff, width),
-            "post_ffw_norm": (width,),
-        }  # fmt: skip
-        shapes |= {f"blk.{number}.{name}.weight": shape for name, shape in block.items()}
-        if not layer.has_window:
-            shapes |= {"rope_freqs.weight": (layer.size // 2,)}
-    _check_shapes(header, shapes)
+    _check_shapes(header)
 
 
 class _Layer(NamedTuple):
@@ -212,59 +191,63 @@ def _layers_of(header: Header) -> list[_Layer]:
 
 
 def head_shapes(header: Header) -> dict[str, tuple[int, ...]]:
-    """Return the shapes that the tensors of an EAGLE head or of a block drafter need, according to the metadata.
+    """Return the shapes that the tensors of a head need, according to the metadata.
 
     A tensor that may be missing is included if the head has it.
     """
-    is_block, width = header.architecture == DFLASH, header.number("embedding_length")
-    is_own = header.architecture == PEAGLE
-    n_ff, (size, value_size) = header.number("feed_forward_length"), header.head_sizes
-    heads = header.head_counts("attention.head_count") or [0]
-    n_heads, n_shared = heads[0], (header.head_counts("attention.head_count_kv") or heads)[0]
-    n_read = len(layers_read(header)) * (width if is_block else header.number("target_hidden_size"))
-    n_rows = n_draft_tokens(header)
-    shapes: dict[str, tuple[int, ...]] = {
-        "fc.weight": (n_read, width),
-        "enc.output_norm.weight": (width if is_block else n_read,),
-        "output_norm.weight": (width,),
-        "token_embd.weight": (width, n_tokens(header)),
-        "output.weight": (width, n_rows),
-    }
-    optional = {"token_embd.weight"}
-    if n_rows == n_tokens(header) and not is_own:
-        optional.add("output.weight")
-    if not is_block and not header.metadata.get(f"{header.architecture}.norm_before_fc"):
-        optional.add("enc.output_norm.weight")
-    if is_own:
-        shapes |= {MASK_STATE: (width,), "rope_freqs.weight": (header.number("rope.dimension_count", size) // 2,)}
-        optional.add("rope_freqs.weight")
-    for layer in range(header.number("block_count")):
-        reads_token = not is_block and layer == 0  # the first layer of an EAGLE head, in addition to a state
-        n_inputs = 2 * width if reads_token else width
-        block = {
-            "attn_norm": (width,), "attn_q": (n_inputs, n_heads * size), "attn_k": (n_inputs, n_shared * size),
-            "attn_v": (n_inputs, n_shared * value_size), "attn_output": (n_heads * size, width),
-            "ffn_norm": (width,), "ffn_gate": (width, n_ff), "ffn_up": (width, n_ff), "ffn_down": (n_ff, width),
-        }  # fmt: skip
-        if reads_token:
-            block["attn_norm_2"] = (width,)
-        if is_own:
-            biases = {f"blk.{layer}.{name}.bias": shape[1:] for name, shape in block.items() if len(shape) > 1}
-            shapes |= biases
-            optional |= biases.keys() | {f"blk.{layer}.attn_{name}_norm.weight" for name in "qk"}
-        if is_block or is_own:
-            block |= {f"attn_{name}_norm": (size,) for name in "qk"}
-        shapes |= {f"blk.{layer}.{name}.weight": shape for name, shape in block.items()}
-        if is_block:  # without values, the keys are used
-            optional.add(f"blk.{layer}.attn_v.weight")
-    if MARKOV in header.tensors:
-        rank = header.tensors[MARKOV].shape[:1]
-        shapes |= {MARKOV: (*rank, n_tokens(header)), BIASES: (*rank, n_rows)}
+    needed = {"enc.output_norm.weight"} if header.metadata.get(f"{header.architecture}.norm_before_fc") else set()
+    if n_draft_tokens(header) != n_tokens(header):
+        needed.add("output.weight")
     if LATTICE in header.tensors:
-        rank = (header.number("selector_rank"),)
-        shapes |= {f"selector_{name}.weight": (*rank, n_tokens(header)) for name in ("predecessor", "successor")}
-        shapes[LATTICE] = (width, *rank)
-    return {name: shape for name, shape in shapes.items() if name in header.tensors or name not in optional}
+        needed |= {"selector_predecessor.weight", "selector_successor.weight"}
+    if header.architecture == ASSISTANT and not all(layer.has_window for layer in _layers_of(header)):
+        needed.add("rope_freqs.weight")
+    head, shared = _head_of(header), _sizes(header)
+    sizes = _sizes_of_assistant if head.form == "assistant" else _sizes_of_layer
+    return head.shapes(
+        header.number("block_count"),
+        lambda layer: shared | sizes(header, layer),
+        lambda name: name in header.tensors or name in needed,
+    )
+
+
+def _sizes(header: Header) -> dict[str, int]:
+    """Return the numbers behind the words of `drafters/heads.py` that are the same for all layers."""
+    width, (size, value_size) = header.number("embedding_length"), header.head_sizes
+    heads = header.head_counts("attention.head_count") or [0]
+    n_shared = (header.head_counts("attention.head_count_kv") or heads)[0]
+    markov = header.tensors.get(MARKOV)
+    return {
+        "width": width,
+        "target": width_of_target(header),
+        "both": 2 * width_of_target(header),
+        "read": len(layers_read(header))
+        * (width if header.architecture == DFLASH else header.number("target_hidden_size")),
+        "head": size,
+        "queries": heads[0] * size,
+        "keys": n_shared * size,
+        "values": n_shared * value_size,
+        "ffn": header.number("feed_forward_length"),
+        "pairs": header.number("rope.dimension_count", size) // 2,
+        "tokens": n_tokens(header),
+        "drafts": n_draft_tokens(header),
+        "rank": markov.shape[0] if markov is not None and markov.shape else 0,
+        "lattice": header.number("selector_rank"),
+    }
+
+
+def _sizes_of_layer(header: Header, layer: int) -> dict[str, int]:
+    # The first layer of an EAGLE head reads a token in addition to a state, and the networks of Hydra heads all tokens
+    # before theirs.
+    n_inputs = {"eagle": 2 if layer == 0 else 1, "networks": layer + 2 if "embd_norm.weight" in header.tensors else 1}
+    return {"inputs": n_inputs.get(_head_of(header).form, 1) * header.number("embedding_length")}
+
+
+def _sizes_of_assistant(header: Header, number: int) -> dict[str, int]:
+    layers, heads, n_ffs = _layers_of(header), *map(header.head_counts, ("attention.head_count", "feed_forward_length"))
+    size = layers[number].size
+    pairs = next((layer.size // 2 for layer in layers if not layer.has_window), 0)
+    return {"head": size, "queries": heads[number] * size, "ffn": n_ffs[number], "pairs": pairs}
 
 
 def _check_attention(header: Header, width: int) -> None:
@@ -293,21 +276,14 @@ def _check_weights(header: Header) -> None:
 
 def _check_networks(header: Header) -> None:
     width, n_networks = header.number("embedding_length"), header.number("block_count")
-    n_rows = n_draft_tokens(header)
     if not 0 < n_networks <= MOST_NETWORKS or width < 1 or header.number("target_hidden_size") != width:
         raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} networks, of its target's width")
-    shapes: dict[str, tuple[int, ...]] = {"output.weight": (width, n_rows)}
-    if header.architecture == HYDRA:
-        shapes["embd_norm.weight"] = (width,)
-    for k in range(n_networks):
-        n_inputs = k + 2 if header.architecture == HYDRA else 1
-        shapes |= {f"head.{k}.up.weight": (n_inputs * width, width), f"head.{k}.down.weight": (width, width)}
-    _check_shapes(header, shapes | {"d2t": (n_rows,)})
+    _check_shapes(header)
     _check_ids(header)
 
 
-def _check_shapes(header: Header, shapes: Mapping[str, tuple[int, ...]]) -> None:
-    for name, shape in shapes.items():
+def _check_shapes(header: Header) -> None:
+    for name, shape in head_shapes(header).items():
         tensor = header.tensors.get(name)
         if tensor is None or tensor.shape != shape:
             found = "is missing" if tensor is None else f"has the shape {tensor.shape}"
@@ -382,16 +358,13 @@ def n_draft_tokens(head: Header) -> int:
 
 def kind_of_head(header: Header) -> str:
     """Return the drafter of the head, one of `settings.HEADS`; empty for a model."""
-    of_block = "dspark" if MARKOV in header.tensors else "dflash"
-    kinds = {
-        DFLASH: of_block,
-        EAGLE3: "eagle1" if READS in header.metadata else "eagle3",
-        ASSISTANT: "assistant",
-        HYDRA: "hydra",
-        MEDUSA: "medusa",
-        PEAGLE: "peagle",
-    }
-    return kinds.get(header.architecture, "")
+    marks = {"", *header.tensors, *header.metadata}
+    kinds = [head for head in HEADS.values() if head.architecture == header.architecture and head.mark in marks]
+    return max(kinds, key=lambda head: bool(head.mark)).name if kinds else ""
+
+
+def _head_of(header: Header) -> Head:
+    return HEADS[kind_of_head(header)]
 
 
 def is_head(header: Header) -> bool:
@@ -423,7 +396,7 @@ def norm_epsilon(header: Header) -> float:
 
 def n_features(header: Header) -> int:
     """Return how many numbers of the target a head reads for each token."""
-    return (len(layers_read(header)) if kind_of_head(header) in KINDS_THAT_READ_LAYERS else 1) * width_of_target(header)
+    return (len(layers_read(header)) if _head_of(header).reads == "layers" else 1) * width_of_target(header)
 
 
 def width_of_target(head: Header) -> int:
@@ -450,10 +423,11 @@ def kind_mismatch(architecture: str, kind: str) -> str:
     """Return why no head of a kind can draft for models of an architecture; empty if heads of this kind can."""
     if kind == "assistant" and architecture != "gemma4":
         return f"it is an assistant of a gemma4 model, and this is a {architecture} model"
-    if kind in KINDS_THAT_READ_LAYERS and architecture not in GIVE_LAYERS:
+    reads_layers = HEADS[kind].reads == "layers"
+    if reads_layers and architecture not in GIVE_LAYERS:
         missing = f"llama.cpp does not give the inputs of layers of a {architecture} model"
         return f"{missing}, which an eagle1 head does without (draft train --kind eagle1)"
-    if kind not in KINDS_THAT_READ_LAYERS and architecture in _WITHOUT_FINAL_STATE:
+    if not reads_layers and architecture in _WITHOUT_FINAL_STATE:
         return f"llama.cpp does not give the final state of a {architecture} model"
     return ""
 
@@ -461,7 +435,6 @@ def kind_mismatch(architecture: str, kind: str) -> str:
 def head_mismatch(target: Header, head: Header) -> str:
     """Return why the head cannot draft for this target; empty if it can."""
     kind, width, head_width = kind_of_head(head), target.number("embedding_length"), width_of_target(head)
-    reads_layers = kind in KINDS_THAT_READ_LAYERS
     if why := kind_mismatch(target.architecture, kind):
         return why
     if kind == "assistant" and (why := _assistant_mismatch(target, head)):
@@ -470,10 +443,10 @@ def head_mismatch(target: Header, head: Header) -> str:
         return f"it is a head for models of width {head_width:,}, and this one has {width:,}"
     if n_tokens(head) != target.n_vocab:
         return f"it is a head for {n_tokens(head):,} tokens, and this model has {target.n_vocab:,}"
-    if reads_layers and max(layers_read(head)) >= target.number("block_count"):
+    if HEADS[kind].reads == "layers" and max(layers_read(head)) >= target.number("block_count"):
         return f"it reads layer {max(layers_read(head))}, and this model has {target.number('block_count')}"
     has_embeddings = "token_embd.weight" in head.tensors or head.number("embedding_length") == width
-    if kind in ("eagle3", "peagle") and not has_embeddings:
+    if head.architecture in EAGLES and kind != "eagle1" and not has_embeddings:
         return "it has no token embeddings, and the target's are of another width"
     trained_on = head.numbers(PRINT_KEY).astype(np.float32)
     if len(trained_on) and not is_same_target(trained_on, target_print(target)):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from edgespec.drafters.heads import architectures
 from edgespec.errors import ModelFileError
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.walk import AGAIN, INCOMPLETE, shown
@@ -284,7 +285,7 @@ _HEAD = "a draft head that runs on the hidden states of another model, not a com
 _PROJECTOR = "a vision projector (mmproj), not a language model"
 OTHER_ARCHITECTURES: dict[str, str] = {
     "t5encoder": "the encoder of a T5 model, which cannot generate text",
-    **dict.fromkeys(("eagle3", "edgespec-hydra", "edgespec-medusa", "dflash", "gemma4-assistant"), _HEAD),
+    **dict.fromkeys(architectures(), _HEAD),
     "clip": _PROJECTOR,
 }
 _OTHER_FILES = {  # general.type

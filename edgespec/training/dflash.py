@@ -11,18 +11,21 @@ Letters in shapes: B texts, L tokens each, A anchors, P places, D width, H atten
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
+from edgespec.gguf_file.head_check import MASK_TOKEN
+from edgespec.gguf_file.header import Header
 from edgespec.training.batches import Batch
 from edgespec.training.heads import Drafted, Weights
 from edgespec.training.layers import LayerShape, feed_forward, fuse, norm, rotate, rows_at, split_heads
 
+MARKOV_RANK = 64  # of a DSpark head
 UNSURE = 0.1  # factor on the logits in the beginning, when a block knows less of the next token than other heads do
 
 
@@ -30,6 +33,7 @@ UNSURE = 0.1  # factor on the logits in the beginning, when a block knows less o
 class DFlash(LayerShape):
     """`block` is the longest draft; `mask` is the token of the places that are to be drafted."""
 
+    kind = "dflash"
     step_anchors: ClassVar[int] = 512  # each costs several times as much as in other heads, and steps have to be many
     block: int
     n_read: int
@@ -44,25 +48,26 @@ class DFlash(LayerShape):
         """The number of places of the longest block."""
         return self.block + 1
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
-        q, d = self.heads * self.head_dim, self.width
-        found: dict[str, tuple[int, ...]] = {"fc": (d, self.n_read), "enc.output_norm": (d,)}
-        layer: dict[str, tuple[int, ...]] = {
-            "attn_norm": (d,),
-            "attn_q": (q, d),
-            "attn_k": (q, d),
-            "attn_v": (q, d),
-            "attn_q_norm": (self.head_dim,),
-            "attn_k_norm": (self.head_dim,),
-            "attn_output": (d, q),
-            "ffn_norm": (d,),
-            "ffn_gate": (self.ffn, d),
-            "ffn_up": (self.ffn, d),
-            "ffn_down": (d, self.ffn),
+    @classmethod
+    def dimensions(cls, target: Header, vocab: int, block: int) -> dict[str, Any]:
+        layer = super(DFlash, cls).dimensions(target, vocab, block)
+        end = target.metadata.get("tokenizer.ggml.eos_token_id")
+        return layer | {
+            "kv_heads": layer["heads"],  # a block knows the text through its attention only: fewer would lose a part
+            "block": block,
+            "n_read": 3 * layer["width"],
+            "mask": end if isinstance(end, int) else 0,  # nothing is drafted after it, so it is not needed for itself
         }
-        for index in range(self.layers):
-            found |= {f"blk.{index}.{name}": size for name, size in layer.items()}
-        return found | {"output_norm": (d,), "output": (self.vocab, d)}
+
+    def sizes(self, layer: int) -> dict[str, int]:
+        return LayerShape.sizes(self, layer) | {"read": self.n_read}
+
+    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+        own = {"block_size": self.n_places, "attention.causal": True, "sample_from_anchor": self.n_places == self.block}
+        return LayerShape.metadata(self, target, layers) | own
+
+    def own_metadata(self) -> dict[str, Any]:
+        return {MASK_TOKEN: self.mask}
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         """Each layer adds the last of the features that it attends to, with a little of the others."""
@@ -123,6 +128,7 @@ class DFlash(LayerShape):
 class DSpark(DFlash):
     """`rank` is that of the Markov head, and `tokens` the size of the target's vocabulary."""
 
+    kind = "dspark"
     rank: int
     tokens: int
 
@@ -130,12 +136,16 @@ class DSpark(DFlash):
     def n_places(self) -> int:
         return self.block
 
+    @classmethod
+    def dimensions(cls, target: Header, vocab: int, block: int) -> dict[str, Any]:
+        own = {"rank": MARKOV_RANK, "tokens": target.n_vocab}
+        return super(DSpark, cls).dimensions(target, vocab, block) | own
+
+    def sizes(self, layer: int) -> dict[str, int]:
+        return DFlash.sizes(self, layer) | {"rank": self.rank, "tokens": self.tokens}
+
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        return DFlash.tensors(self) | {
-            "markov_w1": (self.tokens, self.rank),
-            "markov_w2": (self.vocab, self.rank),
-            "conf_proj": (1, self.width + self.rank),
-        }
+        return DFlash.tensors(self) | {"conf_proj": (1, self.width + self.rank)}
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         weights = DFlash.initial(self, output, output_norm, rms, seed)

@@ -8,13 +8,16 @@ Letters in shapes: B texts, L tokens each, A anchors (cells where a draft may be
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
+from edgespec.gguf_file.head_check import FINAL_STATE, READS
+from edgespec.gguf_file.header import Header
 from edgespec.training.batches import Batch
 from edgespec.training.heads import UNSURE, Drafted, Weights
 from edgespec.training.layers import LayerShape, feed_forward, fuse, norm, rotate, rows_at, split_heads
@@ -26,23 +29,14 @@ DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # fractions of the time after which the loss 
 class Eagle3(LayerShape):
     """One layer that continues from its own states."""
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
-        q, kv, d = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.width
-        return {
-            "fc": (d, self.n_read),
-            "blk.0.attn_norm": (d,),
-            "blk.0.attn_norm_2": (d,),
-            "blk.0.attn_q": (q, 2 * d),
-            "blk.0.attn_k": (kv, 2 * d),
-            "blk.0.attn_v": (kv, 2 * d),
-            "blk.0.attn_output": (d, q),
-            "blk.0.ffn_norm": (d,),
-            "blk.0.ffn_gate": (self.ffn, d),
-            "blk.0.ffn_up": (self.ffn, d),
-            "blk.0.ffn_down": (d, self.ffn),
-            "output_norm": (d,),
-            "output": (self.vocab, d),
-        }
+    kind = "eagle3"
+
+    def sizes(self, layer: int) -> dict[str, int]:
+        return LayerShape.sizes(self, layer) | {"inputs": 2 * self.width, "read": self.n_read}
+
+    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+        # llama.cpp reads three times as many numbers
+        return LayerShape.metadata(self, target, layers) | {"target_hidden_size": self.n_read // 3}
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         weights = self._random(seed)
@@ -75,10 +69,18 @@ class Eagle3(LayerShape):
 class Eagle1(Eagle3):
     """Reads the final state instead of the inputs of three layers."""
 
+    kind = "eagle1"
+
     @property
     def n_read(self) -> int:
         """llama.cpp needs a multiple of three, quantisation one of 32; features that are too many are zero."""
         return 96 * -(-self.width // 96)
+
+    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+        return Eagle3.metadata(self, target, (0, 0, 0))
+
+    def own_metadata(self) -> dict[str, Any]:
+        return {READS: FINAL_STATE}
 
 
 def unroll(

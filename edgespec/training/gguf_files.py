@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edgespec.drafters.heads import HEADS
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.gguf_file.head_check import DFLASH, EAGLE3, FINAL_STATE, HYDRA, MASK_TOKEN, MEDUSA, READS
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import PRINT_KEY, read_rows, target_print
 from edgespec.gguf_file.writing import stored, stored_ids, typed, write_file
-from edgespec.training.dflash import DFlash, DSpark
-from edgespec.training.eagle3 import Eagle1, Eagle3
 from edgespec.training.features import Features
-from edgespec.training.heads import EPS, Hydra, Medusa, Shape, Weights
+from edgespec.training.heads import Shape, Weights
+from edgespec.training.job import SHAPES
 from edgespec.training.layers import LayerShape
-
-NETWORKS = 3  # of a Hydra or Medusa head
-BLOCK_LAYERS, MARKOV_RANK = 1, 64  # of a DFlash or DSpark head
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,43 +62,17 @@ def read_teacher(header: Header, vocabulary: NDArray[np.int64]) -> Teacher:
 
 
 def shape_of(header: Header, vocab: int, kind: str = "eagle3", block: int = 4) -> Shape:
-    """Return the dimensions of a head for this target: as wide, and with as many attention heads."""
-    width, (head_dim, _) = header.number("embedding_length"), header.head_sizes
-    if kind in ("hydra", "medusa"):
-        return (Hydra if kind == "hydra" else Medusa)(width, NETWORKS, vocab)
-
-    def setting(name: str, usual: float) -> float:
-        value = header.metadata.get(f"{header.architecture}.{name}")
-        return float(value) if isinstance(value, int | float) else usual
-
-    layer: dict[str, Any] = {
-        "width": width,
-        "heads": max(header.head_counts("attention.head_count")),
-        "kv_heads": max(header.head_counts("attention.head_count_kv") or header.head_counts("attention.head_count")),
-        "head_dim": head_dim,
-        "ffn": header.number("feed_forward_length"),
-        "vocab": vocab,
-        "rope_base": setting("rope.freq_base", 10000.0),
-        "eps": setting("attention.layer_norm_rms_epsilon", 1e-5),
-        "layers": 1 if kind.startswith("eagle") else BLOCK_LAYERS,
-    }
-    if kind.startswith("eagle"):
-        return (Eagle1 if kind == "eagle1" else Eagle3)(**layer)
-    end = header.metadata.get("tokenizer.ggml.eos_token_id")
-    layer |= {
-        "kv_heads": layer["heads"],  # a block knows the text through its attention only: fewer values would lose a part
-        "block": block,
-        "n_read": 3 * width,
-        "mask": end if isinstance(end, int) else 0,  # nothing is drafted after it, so it is not needed for itself
-    }
-    return DFlash(**layer) if kind == "dflash" else DSpark(**layer, rank=MARKOV_RANK, tokens=header.n_vocab)
+    """Return the dimensions of a head of this kind for a target."""
+    module, _, name = SHAPES[kind].partition(".")
+    shape: Shape = getattr(import_module(f"edgespec.training.{module}"), name).of(header, vocab, block)
+    return shape
 
 
 def inputs_for(shape: Shape, features: Features) -> Features:
     """The features with the inputs that this kind of head reads."""
-    if isinstance(shape, Eagle1):
-        return replace(features, inputs=features.hidden)
-    return features if isinstance(shape, LayerShape) else replace(features, inputs=features.inputs[:, :0])
+    if HEADS[shape.kind].reads == "layers":
+        return features
+    return replace(features, inputs=features.hidden if isinstance(shape, LayerShape) else features.inputs[:, :0])
 
 
 def write_head(
@@ -121,45 +92,8 @@ def write_head(
     arrays = {f"{name}.weight": weights[name].float().numpy() for name in shape.tensors()}
     if broken := [name for name, values in arrays.items() if not np.isfinite(values).all()]:
         raise EdgespecError("the head has weights that are not numbers", why=", ".join(broken))
-    architecture, entries = _entries(shape, target, layers)
+    architecture = HEADS[shape.kind].architecture
+    entries = {f"{architecture}.{key}": value for key, value in shape.metadata(target, layers).items()}
     known = {"tokenizer.ggml.model": "no_vocab", PRINT_KEY: target_print(target).tolist()}
     tensors = {name: stored(values, type) for name, values in arrays.items()} | {"d2t": stored_ids(vocabulary)}
-    write_file(path, architecture, typed({**about, **entries, **known}), tensors)
-
-
-def _entries(shape: Shape, target: Header, layers: Sequence[int]) -> tuple[str, dict[str, Any]]:
-    """The architecture of a head, and the metadata that it needs."""
-    common = {"embedding_length": shape.width, "vocab_size": target.n_vocab}
-    if isinstance(shape, Medusa):
-        architecture = HYDRA if isinstance(shape, Hydra) else MEDUSA
-        entries: dict[str, Any] = {
-            **common,
-            "block_count": shape.heads,
-            "target_hidden_size": shape.width,
-            "attention.layer_norm_rms_epsilon": EPS,
-        }
-        return architecture, {f"{architecture}.{name}": value for name, value in entries.items()}
-    assert isinstance(shape, LayerShape)
-    reads_state = isinstance(shape, Eagle1)
-    entries = {
-        **common,
-        "context_length": target.number("context_length"),
-        "block_count": shape.layers,
-        "feed_forward_length": shape.ffn,
-        "attention.head_count": shape.heads,
-        "attention.head_count_kv": shape.kv_heads,
-        "attention.key_length": shape.head_dim,
-        "attention.value_length": shape.head_dim,
-        "attention.layer_norm_rms_epsilon": shape.eps,
-        "rope.dimension_count": shape.head_dim,
-        "rope.freq_base": shape.rope_base,
-        "target_layers": [0, 0, 0] if reads_state else list(layers),
-    }
-    if isinstance(shape, DFlash):
-        own = {"block_size": shape.n_places, "attention.causal": True, "sample_from_anchor": isinstance(shape, DSpark)}
-        others: dict[str, Any] = {MASK_TOKEN: shape.mask}
-        return DFLASH, others | {f"{DFLASH}.{name}": value for name, value in (entries | own).items()}
-    assert isinstance(shape, Eagle3)
-    entries["target_hidden_size"] = shape.n_read // 3  # llama.cpp reads three times as many numbers
-    reads = {READS: FINAL_STATE} if reads_state else {}
-    return EAGLE3, reads | {f"{EAGLE3}.{name}": value for name, value in entries.items()}
+    write_file(path, architecture, typed({**about, **shape.own_metadata(), **entries, **known}), tensors)

@@ -9,20 +9,24 @@ that all networks can run at once, without knowing each other's tokens.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
+from edgespec.drafters.heads import HEADS
+from edgespec.gguf_file.header import Header
 from edgespec.training.batches import Batch
 
 Weights = dict[str, Tensor]
 """Tensors by their names in GGUF, without `.weight`."""
 
 EPS = 1e-5
+NETWORKS = 3  # of a Hydra or Medusa head
+TRAINED = ("output.weight", "attn_v.weight")  # of the tensors that a file may lack
 UNSURE = 0.4  # factor on the logits in the beginning: without it, an untrained head would be sure of its guesses
 
 
@@ -41,7 +45,27 @@ class Shape(ABC):
 
     #: The number of anchors in a step of the training.
     step_anchors: ClassVar[int] = 1024
+    #: Its name in `drafters.heads.HEADS`, which has its tensors.
+    kind: ClassVar[str]
     width: int
+    layers: int  # or networks
+
+    @classmethod
+    @abstractmethod
+    def of(cls, target: Header, vocab: int, block: int) -> Self:
+        """Return the dimensions of a head for this target: as wide, and with as many attention heads."""
+
+    @abstractmethod
+    def sizes(self, layer: int) -> dict[str, int]:
+        """The numbers behind the words of `drafters/heads.py` in a layer."""
+
+    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+        """The metadata that its file needs after the name of the architecture, if it reads the inputs of `layers`."""
+        return {"embedding_length": self.width, "vocab_size": target.n_vocab, "block_count": self.layers}
+
+    def own_metadata(self) -> dict[str, Any]:
+        """Metadata with other keys."""
+        return {}
 
     @property
     @abstractmethod
@@ -52,9 +76,10 @@ class Shape(ABC):
         """The number of draft tokens that the loss covers when this fraction of the time is over."""
         return self.deepest
 
-    @abstractmethod
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor, as in PyTorch: outputs first."""
+        shapes = HEADS[self.kind].shapes(self.layers, self.sizes, lambda name: name.endswith(TRAINED))
+        return {name.removesuffix(".weight"): shape[::-1] for name, shape in shapes.items() if name.endswith(".weight")}
 
     @abstractmethod
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
@@ -81,26 +106,31 @@ class Shape(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Medusa(Shape):
-    """`heads` networks of one hidden layer, which is as wide as the target."""
+    """`layers` networks of one hidden layer, which is as wide as the target."""
 
+    kind = "medusa"
     width: int
-    heads: int
+    layers: int
     vocab: int
+
+    @classmethod
+    def of(cls, target: Header, vocab: int, block: int) -> Self:
+        return cls(target.number("embedding_length"), NETWORKS, vocab)
 
     @property
     def deepest(self) -> int:
-        return self.heads
+        return self.layers
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
-        found: dict[str, tuple[int, ...]] = {}
-        for k in range(self.heads):
-            found[f"head.{k}.up"] = (self.width, self.width)
-            found[f"head.{k}.down"] = (self.width, self.width)
-        return found | {"output": (self.vocab, self.width)}
+    def sizes(self, layer: int) -> dict[str, int]:
+        return {"width": self.width, "inputs": self.width, "drafts": self.vocab}
+
+    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+        own = {"target_hidden_size": self.width, "attention.layer_norm_rms_epsilon": EPS}
+        return Shape.metadata(self, target, layers) | own
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:
         weights = self._random(seed)
-        for k in range(self.heads):
+        for k in range(self.layers):
             weights[f"head.{k}.down"].zero_()  # each network begins with the target's own prediction
         return weights | {"output": UNSURE * output.float()}
 
@@ -116,9 +146,10 @@ class Medusa(Shape):
 class Hydra(Medusa):
     """Networks that also read the draft tokens before theirs."""
 
-    def tensors(self) -> dict[str, tuple[int, ...]]:
-        wider = {f"head.{k}.up": (self.width, (k + 2) * self.width) for k in range(self.heads)}
-        return {"embd_norm": (self.width,)} | Medusa.tensors(self) | wider
+    kind = "hydra"
+
+    def sizes(self, layer: int) -> dict[str, int]:
+        return Medusa.sizes(self, layer) | {"inputs": (layer + 2) * self.width}
 
     def drafts(
         self, weights: Weights, embedding: Tensor, batch: Batch, depth: int, dropout: float = 0.0

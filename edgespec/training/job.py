@@ -10,7 +10,11 @@ from pathlib import Path
 from edgespec.cancel import CancelFlag
 
 NGRAM = "ngram"  # not a head, but a table for token recycling
-KINDS = ("eagle3", "eagle1", "dspark", "dflash", "hydra", "medusa", NGRAM)
+SHAPES = {  # what is trained of each kind: a class in a module of this room
+    "eagle3": "eagle3.Eagle3", "eagle1": "eagle3.Eagle1", "dspark": "dflash.DSpark", "dflash": "dflash.DFlash",
+    "hydra": "heads.Hydra", "medusa": "heads.Medusa",
+}  # fmt: skip
+KINDS = (*SHAPES, NGRAM)
 TOKENS, TOKENS_OF_TABLE = 500_000, 200_000
 TYPES = ("F16", "Q8_0", "Q5_1", "Q5_0", "Q4_1", "Q4_0")
 LICENCE = "apache-2.0"

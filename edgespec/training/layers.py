@@ -6,12 +6,15 @@ Letters in shapes: B texts, L tokens each, A anchors (cells where a draft may be
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
+from edgespec.gguf_file.header import Header
 from edgespec.training.heads import Shape, Weights
 
 
@@ -28,6 +31,50 @@ class LayerShape(Shape, ABC):
     rope_base: float
     eps: float
     layers: int
+
+    @classmethod
+    def of(cls, target: Header, vocab: int, block: int) -> Self:
+        return cls(**cls.dimensions(target, vocab, block))
+
+    @classmethod
+    def dimensions(cls, target: Header, vocab: int, block: int) -> dict[str, Any]:
+        """The fields of a head for this target."""
+
+        def setting(name: str, usual: float) -> float:
+            value = target.metadata.get(f"{target.architecture}.{name}")
+            return float(value) if isinstance(value, int | float) else usual
+
+        heads = target.head_counts("attention.head_count")
+        return {
+            "width": target.number("embedding_length"),
+            "heads": max(heads),
+            "kv_heads": max(target.head_counts("attention.head_count_kv") or heads),
+            "head_dim": target.head_sizes[0],
+            "ffn": target.number("feed_forward_length"),
+            "vocab": vocab,
+            "rope_base": setting("rope.freq_base", 10000.0),
+            "eps": setting("attention.layer_norm_rms_epsilon", 1e-5),
+            "layers": 1,
+        }
+
+    def sizes(self, layer: int) -> dict[str, int]:
+        keys = self.kv_heads * self.head_dim
+        of_heads = {"queries": self.heads * self.head_dim, "keys": keys, "values": keys, "head": self.head_dim}
+        return of_heads | {"width": self.width, "inputs": self.width, "ffn": self.ffn, "drafts": self.vocab}
+
+    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+        return Shape.metadata(self, target, layers) | {
+            "context_length": target.number("context_length"),
+            "feed_forward_length": self.ffn,
+            "attention.head_count": self.heads,
+            "attention.head_count_kv": self.kv_heads,
+            "attention.key_length": self.head_dim,
+            "attention.value_length": self.head_dim,
+            "attention.layer_norm_rms_epsilon": self.eps,
+            "rope.dimension_count": self.head_dim,
+            "rope.freq_base": self.rope_base,
+            "target_layers": [*layers],
+        }
 
 
 def fuse(weights: Weights, rms: Tensor) -> None:

@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 import numpy as np
 from filelock import FileLock, Timeout
 
+from edgespec.drafters.heads import HEADS
 from edgespec.errors import UsageError, told_as
 from edgespec.events import PROGRESS
 from edgespec.extras import check_extra
 from edgespec.files.paths import cache_dir, make_room, write_whole
 from edgespec.files.unfinished import check_destination
-from edgespec.gguf_file.head_check import KINDS_THAT_READ_LAYERS
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import is_same_target, target_print
@@ -74,7 +74,7 @@ def _layers(settings: Settings, header: Header) -> Sequence[int]:
     try:
         check_layers(header.architecture, n_layers, [*layers])
     except UsageError as error:
-        if settings.kind not in KINDS_THAT_READ_LAYERS:
+        if settings.kind == NGRAM or HEADS[settings.kind].reads != "layers":
             return ()
         hint = "--kind eagle1 makes a head that does not need them; llama, qwen3 and some others have them"
         raise UsageError(error.what, why=f"a head of kind {settings.kind} reads them", hint=hint) from error

@@ -8,22 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from edgespec.drafters.heads import HEADS
 from edgespec.text.figures import size_of
 
 MTP = "mtp"
-TITLES = {
-    MTP: "MTP block",
-    "eagle1": "EAGLE head",
-    "eagle3": "EAGLE-3 head",
-    "peagle": "P-EAGLE head",
-    "dflash": "DFlash head",
-    "dspark": "DSpark head",
-    "assistant": "assistant",
-    "hydra": "Hydra head",
-    "medusa": "Medusa head",
-}
-PUBLISHED = (MTP, "eagle3", "peagle", "dflash", "dspark", "assistant")
-CONVERTED = ("eagle3", "peagle", "dflash", "dspark")  # the kinds that `draft convert` makes of safetensors
+TITLES = {MTP: "MTP block"} | {name: head.title for name, head in HEADS.items()}
+PUBLISHED = (MTP, *(name for name, head in HEADS.items() if head.published))
+CONVERTED = [name for name, head in HEADS.items() if head.published == "safetensors"]  # by `draft convert`
 GGUF, SAFETENSORS = "gguf", "safetensors"
 FORM = 'a list of draft heads, such as ["mtp", "eagle3 owner/name", {kind = "eagle3", repository = "owner/name"}]'
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)

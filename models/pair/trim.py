@@ -17,15 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from edgespec.drafters.heads import HEADS
 from edgespec.drafters.translation import LEAST_OVERLAP
 from edgespec.errors import UsageError
 from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.head_check import (
-    BIASES,
     DFLASH,
     EAGLE3,
     LATTICE,
     check_head_fits,
+    kind_of_head,
     n_draft_tokens,
     read_ids,
 )
@@ -98,10 +99,9 @@ def trim_head(
     ids = read_ids(head) if "d2t" in head.tensors else np.arange(n_draft_tokens(head))
     kept = np.sort(np.lexsort((ids, -counts[ids]))[:n_tokens])
     entries, tensors = open_file(head)
-    rows, kind = _output(head, target, tensors)
-    trimmed = {"output.weight": (rows[kept], kind), "d2t": stored_ids(ids[kept])}
-    if BIASES in tensors:
-        trimmed[BIASES] = (tensors[BIASES][0][kept], tensors[BIASES][1])
+    own = tensors | {"output.weight": _output(head, target, tensors)}
+    rows = {name: own[name] for name in HEADS[kind_of_head(head)].by_draft_token if name in own}
+    trimmed = {name: (values[kept], kind) for name, (values, kind) in rows.items()} | {"d2t": stored_ids(ids[kept])}
     write_file(out, head.architecture, entries, tensors | trimmed, progress)
 
 
