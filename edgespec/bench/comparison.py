@@ -7,22 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
 import psutil
 
 from edgespec.bench import WINDOW
-from edgespec.bench.measure import Conditions, without_folders
+from edgespec.bench.measure import BenchResult, Conditions, run_bench, without_folders
+from edgespec.bench.measure import Plan as BenchPlan
 from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, opened, room_for_rows, windows
-from edgespec.bench.runner import WARM_UP_TOKENS, Runner, Sample, TimeLeft, ask
+from edgespec.bench.runner import WARM_UP_TOKENS, Sample, TimeLeft
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import Cell, median, plain_spread, summarise
 from edgespec.bench.targets import Target, Targets
 from edgespec.cancel import CancelFlag
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import PROGRESS, Progress
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.model import Model
@@ -143,10 +144,13 @@ class _Load:
 
     target: Target
     contest: Contest
-    samples: list[Sample] = field(default_factory=list)
     memory_bytes: int = 0
-    messages: list[str] = field(default_factory=list)
-    is_finished: bool = False
+    result: BenchResult | None = None
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The answers, if all were measured."""
+        return self.result.samples if self.result and self.result.complete else []
 
 
 class _Run:
@@ -169,7 +173,7 @@ class _Run:
         plan = self._plan
         rows = [row for target in self._targets for row in self._rows(target)]
         closeness = {label: quality.kl for label, quality in self._qualities.items()}
-        notes = [message for load in self._finished for message in load.messages]
+        notes = [message for load in self._loads if load.result for message in load.result.messages]
         return Comparison(
             command=plan.command,
             started=self._started,
@@ -186,11 +190,11 @@ class _Run:
             reference_again=self._reference_again,
             messages=[without_folders(message) for message in dict.fromkeys([*self._messages, *notes])],
             failures=self._failures,
-            complete=len(self._qualities) == len(self._targets) and len(self._finished) == len(self._loads),
+            complete=len(self._qualities) == len(self._targets) and all(load.samples for load in self._loads),
         )
 
     def _about(self, target: Target) -> ComparedFile:
-        samples = [sample for load in self._finished if load.target == target for sample in load.samples]
+        samples = [sample for load in self._loads if load.target == target for sample in load.samples]
         return ComparedFile(
             target.label,
             target.name,
@@ -205,15 +209,11 @@ class _Run:
     def _rows(self, target: Target) -> list[Row]:
         """Return the rows of one file; plain decoding is taken from its first load."""
         found: dict[tuple[str | None, str], Row] = {}
-        for load in self._finished:
+        for load in self._loads:
             if load.target == target:
                 for row in rows_of(target.label, load.contest, load.samples, load.memory_bytes):
                     found.setdefault((row.draft, row.mode), row)
         return list(found.values())
-
-    @property
-    def _finished(self) -> list[_Load]:
-        return [load for load in self._loads if load.is_finished]
 
     # --- what is to be done ---------------------------------------------------------------------------------------
 
@@ -268,14 +268,14 @@ class _Run:
         for load in self._loads:
             with self._part(self._speed_units(load), load.target) as tell:
                 self._measure(load, self._plan.items, tell)
-                load.is_finished = True
         if len(self._targets) > 1:
             self._measure_reference_again()
 
     def _measure_reference_again(self) -> None:
         """Find out whether the machine has changed since the reference was measured: files are measured one after
         another. Raises CancelledError."""
-        before = self._plain_of_reference()
+        first = next(load for load in self._loads if load.target == self._reference)
+        before = [sample for sample in first.samples if sample.mode == PLAIN.name]
         asked = {sample.item for sample in before}
         items = [item for item in self._plan.items if item.id in asked][:ASKED_AGAIN]
         if not items:
@@ -292,21 +292,13 @@ class _Run:
         def look(what: str, done: float) -> None:
             load.memory_bytes = max(load.memory_bytes, process.memory_info().rss)
             if what != "prompt":
-                share = len(load.samples) / (len(items) * len(load.contest.modes))
-                tell(PROGRESS[what].format(label) if what in PROGRESS else what, share)
+                tell(PROGRESS[what].format(label) if what in PROGRESS else what, done)
 
         with Runtime(load.contest.settings(self._plan.settings, load.target.path), look) as llm:
-            questions, messages = ask(llm, items, self._plan.tokens, reference=False)
-            with Runner(llm, load.contest.modes, self._cancel) as runner:
-                runner.warm_up(questions[0], repeat=2)
-                for sample in runner.samples(questions):
-                    load.samples.append(sample)
-                    look(f"generating with {label}", 0.0)
-            load.messages = [*messages, *runner.messages, *llm.notes]
-
-    def _plain_of_reference(self) -> list[Sample]:
-        first = next((load for load in self._finished if load.target == self._reference), None)
-        return [sample for sample in first.samples if sample.mode == PLAIN.name] if first else []
+            plan = BenchPlan(items, load.contest.modes, self._plan.tokens, (0.0,), passes=2)
+            load.result = run_bench(llm, plan, lambda _, done: look(f"generating with {label}", done), self._cancel)
+        if load.result.failure:
+            raise GenerationError(load.result.failure)
 
     # --- parts ----------------------------------------------------------------------------------------------------
 

@@ -13,19 +13,8 @@ from typing import TYPE_CHECKING
 from edgespec.bench.comparison import ComparedFile, Comparison, Row
 from edgespec.bench.modes import PLAIN
 from edgespec.bench.quality import Quality
-from edgespec.bench.report import (
-    BUSY_SPREAD,
-    FEW_PROMPTS,
-    duration,
-    figure,
-    interval,
-    machine_line,
-    percent,
-    rate,
-    run_line,
-    times,
-)
-from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
+from edgespec.bench.report import BUSY_SPREAD, FEW_PROMPTS, SPEED, busy, machine_line, run_line
+from edgespec.bench.tables import NOTHING, Figures, Lines, duration, notes, percent, rate, stacked, times
 from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
@@ -41,7 +30,7 @@ def table(result: Comparison) -> RenderableType:
     if result.rows:
         parts.append(_speeds(result))
     lines = [*caveats(result), *conclusions(result), *_legend(result), *result.messages]
-    return stacked([*parts, Lines([("-", line.replace(" %", "\xa0%")) for line in lines])])
+    return stacked([*parts, notes(lines)])
 
 
 def uncertainty(result: Comparison) -> float:
@@ -54,9 +43,7 @@ def uncertainty(result: Comparison) -> float:
 
 def caveats(result: Comparison) -> Iterator[str]:
     """Yield what to keep in mind about all conclusions on speed."""
-    spread = _spread(result)
-    if spread > BUSY_SPREAD:
-        yield f"the machine was busy: about the same work took up to {spread:.0%} longer at times".replace("%", " %")
+    yield from busy(_spread(result), "about the same work")
     again = result.reference_again
     if again and max(again, 1 / again) > 1 + BUSY_SPREAD:
         yield f"at the end of this run, {result.reference} was {times(again)} as fast as in the table"
@@ -136,11 +123,9 @@ def _speeds(result: Comparison) -> Figures:
         "file": lambda row: row.file if first_rows[row.file] is row else "",
         "draft": lambda row: (has_drafts and row.draft) or NOTHING,
         "mode": lambda row: row.mode,
+        **SPEED,
         "tok/s": lambda row: f"{BEST} " * row.is_best + rate(row.tokens_per_s),
-        "speedup": lambda row: times(row.speedup),
-        "95 %\ninterval": lambda row: interval(row.speedup_low, row.speedup_high),
         "first\ntoken": lambda row: NOTHING if row.first_token_s is None else duration(row.first_token_s),
-        "tok/\nstep": lambda row: figure(row.tokens_per_step),
         "memory\nMB": lambda row: f"{row.memory_bytes / 1e6:.0f}",
     }
     return Figures.of("Speed", columns, result.rows)

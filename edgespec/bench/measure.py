@@ -1,4 +1,5 @@
-"""`edgespec bench`: several modes on one loaded model, and the result as typed data that can be saved and loaded."""
+"""Measure several modes on one loaded model. The result can be saved and loaded (`bench`); `compare` and `tune` report
+about several of them."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from edgespec.bench.modes import Mode
 from edgespec.bench.runner import Runner, Sample, TimeLeft, ask
 from edgespec.bench.suites import Item
 from edgespec.cancel import CancelFlag
+from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.events import Progress
 from edgespec.gguf_file.header import Header
@@ -39,7 +41,10 @@ class Plan:
 
     Attributes:
         tokens: the length of each answer; None for `TOKENS`, or with `reference` for all of the reference answer
+        sampling: the settings of answers, except for their temperature
         reference: answer with the items' own reference answers, forced token by token
+        passes: how often the cost of passes is measured at each width
+        longest: draft tokens up to which it is measured; None: those of the longest drafts
         command: the command line, which is recorded in the result
     """
 
@@ -49,6 +54,9 @@ class Plan:
     temperatures: Sequence[float] = TEMPERATURES
     repeat: int = 1
     reference: bool = False
+    sampling: SamplingSettings | None = None
+    passes: int = 5
+    longest: int | None = None
     command: str = ""
 
 
@@ -110,17 +118,17 @@ def run_bench(
     plan: Plan,
     progress: Progress | None = None,
     cancel: CancelFlag | None = None,
-    keep: Callable[[BenchResult], None] | None = None,
+    watch: Callable[[BenchResult], bool | None] = lambda result: None,
 ) -> BenchResult:
     """Measure `plan` with a model that was loaded for its modes (`modes.settings_for`).
 
-    `keep` receives the partial result after every prompt, so that a crash does not lose hours of measuring. If `cancel`
-    is set or the model fails, the result is partial. Raises UsageError if nothing can be asked.
+    `watch` receives the partial result after every answer, and ends the measurement by returning True. If `cancel` is
+    set or the model fails, the result is partial, too. Raises UsageError if nothing can be asked.
     """
     progress, cancel = progress or (lambda what, done: None), cancel or CancelFlag()
     tokens = TOKENS if plan.tokens is None and not plan.reference else plan.tokens
     questions, messages = ask(llm, plan.items, tokens, reference=plan.reference)
-    with Runner(llm, plan.modes, cancel, reference=plan.reference) as runner:
+    with Runner(llm, plan.modes, cancel, reference=plan.reference, sampling=plan.sampling) as runner:
         result = BenchResult(
             command=plan.command,
             started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -135,16 +143,17 @@ def run_bench(
         )
         try:
             progress("warming up", 0.0)
-            result.costs = runner.warm_up(questions[0])
+            result.costs = runner.warm_up(questions[0], plan.passes, plan.longest)
             left = TimeLeft(len(questions) * len(plan.temperatures) * plan.repeat * len(runner.modes))
             progress(left.line("measuring"), 0.0)
             for sample in runner.samples(questions, plan.temperatures, plan.repeat):
                 result.samples.append(sample)
                 left.done += 1
                 progress(left.line("measuring"), left.share)
-                if keep is not None and len(result.samples) % len(runner.modes) == 0:
-                    keep(result)
-            result.complete = True
+                if watch(result):
+                    break
+            else:
+                result.complete = True
         except CancelledError:
             pass
         except GenerationError as error:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from edgespec.bench.costs import cost_curve
 from edgespec.bench.measure import BenchResult
 from edgespec.bench.modes import PLAIN, parse_mode
-from edgespec.bench.summary import ALL, Cell, Summary, loops_note, plain_spread, summarise
-from edgespec.bench.tables import NOTHING, Figures, Lines, stacked
+from edgespec.bench.summary import ALL, Cell, Summary, cost_curve, loops_note, plain_spread, summarise
+from edgespec.bench.tables import (
+    NOTHING,
+    Figures,
+    Lines,
+    duration,
+    figure,
+    interval,
+    notes,
+    percent,
+    rate,
+    stacked,
+    times,
+)
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.extras import check_extra
@@ -41,8 +52,7 @@ def table(result: BenchResult) -> RenderableType:
         parts += [_category_table(summary, temperature) for temperature in summary.temperatures]
     for temperature in summary.temperatures:
         parts += [*_reach_table(summary, temperature), *_drafter_table(summary, temperature)]
-    lines = [_with_spaces(line) for line in (*_warnings(result, summary), *result.messages)]
-    return stacked([*parts, Lines([("-", line) for line in lines])])
+    return stacked([*parts, notes([*_warnings(result, summary), *result.messages])])
 
 
 def side_by_side(a: BenchResult, b: BenchResult) -> RenderableType:
@@ -76,34 +86,6 @@ def machine_line(machine: Mapping[str, Any]) -> str:
     cores = machine.get("physical_cores") or machine.get("logical_cores")
     parts = [machine.get("cpu"), counted(cores, "core") if cores else None, *(machine.get("gpus") or ())]
     return ", ".join(str(part) for part in [*parts, machine.get("system")] if part)
-
-
-# --- numbers ----------------------------------------------------------------------------------------------------------
-
-
-def times(factor: float | None) -> str:
-    return NOTHING if factor is None else f"{factor:.2f}x" if factor < 9.995 else f"{factor:.1f}x"
-
-
-def interval(low: float | None, high: float | None) -> str:
-    return NOTHING if low is None or high is None else f"{times(low)[:-1]}-{times(high)[:-1]}"
-
-
-def rate(per_s: float | None) -> str:
-    return NOTHING if per_s is None else f"{per_s:.0f}" if per_s >= 99.95 else f"{per_s:.1f}"
-
-
-def figure(value: float | None) -> str:
-    return NOTHING if value is None else f"{value:.2f}"
-
-
-def percent(share: float | None, digits: int = 0) -> str:
-    """A share in per cent, rounded down so that 100 means all."""
-    return NOTHING if share is None else f"{int(share * 10 ** (2 + digits) + 1e-9) / 10**digits:g}"
-
-
-def duration(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"
 
 
 # --- conditions -------------------------------------------------------------------------------------------------------
@@ -181,14 +163,36 @@ def _quotient(a: float | None, b: float | None) -> float | None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
+#: The figures of a mode in all reports, by their headings.
+SPEED: Mapping[str, Callable[[Cell], str]] = {
+    "speed-\nup": lambda cell: times(cell.speedup),
+    "95 %\ninterval": lambda cell: interval(cell.speedup_low, cell.speedup_high),
+    "tok/s": lambda cell: rate(cell.tokens_per_s),
+    "tok/\nstep": lambda cell: figure(cell.tokens_per_step),
+    "acc.\n%": lambda cell: percent(cell.acceptance),
+}
+
+
+def by_category(
+    temperature: float, rows: Mapping[str, Mapping[str, float | None]], bold: Collection[int] = ()
+) -> Figures:
+    """Return the table of speedups of each mode by category."""
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    header = ["mode", *(name.replace("_", "\n").replace(" ", "\n") for name in names)]
+    lines = [[mode, *(times(row.get(name)) for name in names)] for mode, row in rows.items()]
+    return Figures(f"Speedup by category, temperature {temperature:g}", header, lines, bold)
+
+
+def busy(spread: float | None, what: str = "plain decoding") -> Iterator[str]:
+    """Yield a warning if equal work took so much longer at times that other programs must have run."""
+    if spread is not None and spread > BUSY_SPREAD:
+        yield f"the machine was busy: {what} took up to {spread:.0%} longer at times".replace("%", " %")
+
+
 def _speed_table(summary: Summary, temperature: float) -> Figures:
     columns: dict[str, Callable[[Cell], str]] = {
         "mode": lambda cell: cell.mode,
-        "speed-\nup": lambda cell: times(cell.speedup),
-        "95 %\ninterval": lambda cell: interval(cell.speedup_low, cell.speedup_high),
-        "tok/s": lambda cell: rate(cell.tokens_per_s),
-        "tok/\nstep": lambda cell: figure(cell.tokens_per_step),
-        "acc.\n%": lambda cell: percent(cell.acceptance),
+        **SPEED,
         "target/\ndraft/\nother %": lambda cell: _shares(cell.stats),
         "equal\n%": lambda cell: percent(cell.equal_share),
     }
@@ -197,14 +201,9 @@ def _speed_table(summary: Summary, temperature: float) -> Figures:
 
 
 def _category_table(summary: Summary, temperature: float) -> Figures:
-    names = [ALL, *summary.categories]
     cells = [cell for cell in summary.overall(temperature) if cell.mode != PLAIN.name]
-    rows = []
-    for mode in (cell.mode for cell in cells):
-        row = [summary.cell(mode, temperature, name) for name in names]
-        rows.append([mode, *(times(cell.speedup if cell else None) for cell in row)])
-    header = ["mode", *(name.replace("_", "\n").replace(" ", "\n") for name in names)]
-    return Figures(f"Speedup by category, temperature {temperature:g}", header, rows, _fastest(cells))
+    rows = {cell.mode: {ALL: cell.speedup, **summary.by_category(cell.mode, temperature)} for cell in cells}
+    return by_category(temperature, rows, _fastest(cells))
 
 
 def _reach_table(summary: Summary, temperature: float) -> Iterator[Figures]:
@@ -258,9 +257,7 @@ def _warnings(result: BenchResult, summary: Summary) -> Iterator[str]:
     idle = [f"{cell.mode} {_at(cell.temperature)}" for cell in cells if cell.drafted_nothing]
     if idle:
         yield f"nothing was drafted, so a speedup is noise: {', '.join(idle)}"
-    spread = plain_spread(result.samples)
-    if spread is not None and spread > BUSY_SPREAD:
-        yield f"the machine was busy: plain decoding took up to {spread:.0%} longer at times"
+    yield from busy(plain_spread(result.samples))
     repeated = [
         f"{cell.category} {cell.repeated_4grams:.0%} {_at(cell.temperature)}"
         for cell in summary.cells
@@ -284,11 +281,6 @@ def _warnings(result: BenchResult, summary: Summary) -> Iterator[str]:
 
 def _at(temperature: float) -> str:
     return f"at temperature {temperature:g}"
-
-
-def _with_spaces(line: str) -> str:
-    """The line with a non-breaking space in front of each per cent sign."""
-    return line.replace(" %", "%").replace("%", "\xa0%")
 
 
 # --- a picture --------------------------------------------------------------------------------------------------------

@@ -81,6 +81,11 @@ class Lines:
             yield Text(text.replace("\xa0", " "))
 
 
+def notes(lines: Iterable[str]) -> Lines:
+    """Return sentences as a list, with non-breaking spaces before per cent signs."""
+    return Lines([("-", line.replace(" %", "%").replace("%", "\xa0%")) for line in lines])
+
+
 def stacked(parts: Iterable[RenderableType]) -> RenderableType:
     """Return the parts one below the other, separated by empty lines."""
     lines: list[RenderableType] = []
@@ -92,3 +97,31 @@ def stacked(parts: Iterable[RenderableType]) -> RenderableType:
 def _text(text: str, style: str = "") -> Text:
     """Return text that is not parsed as markup."""
     return Text(printable(text), style)
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def times(factor: float | None) -> str:
+    return NOTHING if factor is None else f"{factor:.2f}x" if factor < 9.995 else f"{factor:.1f}x"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    return NOTHING if low is None or high is None else f"{times(low)[:-1]}-{times(high)[:-1]}"
+
+
+def rate(per_s: float | None) -> str:
+    return NOTHING if per_s is None else f"{per_s:.0f}" if per_s >= 99.95 else f"{per_s:.1f}"
+
+
+def figure(value: float | None) -> str:
+    return NOTHING if value is None else f"{value:.2f}"
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    """A share in per cent, rounded down so that 100 means all."""
+    return NOTHING if share is None else f"{int(share * 10 ** (2 + digits) + 1e-9) / 10**digits:g}"
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 0.9995 else f"{seconds * 1e3:.3g} ms"

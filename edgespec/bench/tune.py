@@ -15,14 +15,22 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.bench.candidates import LeftOut, current_mode, find_candidates, name_of_draft, others_of, without_weights
-from edgespec.bench.costs import CostCurve, acceptance_probability, cost_curve
+from edgespec.bench.measure import BenchResult, Plan, run_bench
 from edgespec.bench.modes import PLAIN, Contest, Mode
-from edgespec.bench.runner import Runner, Sample, ask
 from edgespec.bench.suites import Item
-from edgespec.bench.summary import Cell, by_prompt, plain_spread, speedups, summarise
+from edgespec.bench.summary import (
+    Cell,
+    CostCurve,
+    acceptance_probability,
+    by_prompt,
+    cost_curve,
+    plain_spread,
+    speedups,
+    summarise,
+)
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError
@@ -191,10 +199,10 @@ def tune(
                     waiting.append(without_weights(settings))
     except CancelledError:
         is_complete = False
-    loads = [load for load in run.loads if load.samples]
+    loads = [load for load in run.loads if load.result.samples]
     if not loads:
         return None
-    messages = [*dict.fromkeys(message for load in loads for message in load.messages)]
+    messages = [*dict.fromkeys(message for load in loads for message in load.result.messages)]
     now = current_mode(current, target, found.default_draft)  # may have changed: a head that pays is used again
     return Tuned(
         model=settings.model,
@@ -206,7 +214,7 @@ def tune(
         costs=tuple(cost for load in loads for cost in _costs(load, temperatures[0])),
         candidates=tuple(_candidates(loads, now)),
         left_out=tuple(run.left_out),
-        spread=max((spread for load in loads if (spread := plain_spread(load.samples))), default=None),
+        spread=max((spread for load in loads if (spread := plain_spread(load.result.samples))), default=None),
         is_complete=is_complete,
         messages=tuple(messages),
         pace=current.pace,
@@ -216,25 +224,26 @@ def tune(
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Load:
-    """One load of the model: the modes that were measured, and their answers."""
+    """One load of the model, and what was measured."""
 
     contest: Contest
-    modes: list[Mode]
-    costs: dict[str, Any]
-    samples: list[Sample] = field(default_factory=list)
-    messages: list[str] = field(default_factory=list)
+    result: BenchResult
+
+    @property
+    def modes(self) -> list[Mode]:
+        return [mode for mode in self.contest.modes if mode.name in self.result.modes]
 
     @property
     def curve(self) -> CostCurve:
-        found = cost_curve(self.costs)
+        found = cost_curve(self.result.costs)
         assert found is not None
         return found
 
     @property
     def cheapest(self) -> float:
-        return float(min(self.costs["target"].values()) / self.curve.pass_s)
+        return float(min(self.result.costs["target"].values()) / self.curve.pass_s)
 
 
 @dataclass(slots=True)
@@ -253,29 +262,35 @@ class _Run:
 
     def measure(self, contest: Contest, target: Path, seconds: float) -> None:
         """Load the model for a contest and measure for about this time, at least `LEAST_PROMPTS` prompts. Raises
-        CancelledError, after which `loads` has what was measured, and what `Runtime` raises."""
+        CancelledError and GenerationError, after which `loads` has what was measured, and what `Runtime` raises."""
         started_s = perf_counter()
         what = f"measuring {name_of_draft(contest.draft) if contest.draft else ''}".rstrip() + self.part
         limit = self.settings.spec_draft_n_max
         load_settings = contest.settings(self.settings, target)
         if limit is not None:
             load_settings = replace(load_settings, spec_draft_n_max=limit)
+        n_prompts = len(self.items)
+
+        def is_enough(result: BenchResult) -> bool:
+            share = (perf_counter() - started_s) / seconds if seconds else 1.0
+            in_turn = len(result.modes) * len(self.temperatures)
+            turns, rest = divmod(len(result.samples), in_turn)
+            self.progress(what, min(1.0, share, (turns + rest / in_turn) / LEAST_PROMPTS))
+            return share >= 1 and turns >= min(LEAST_PROMPTS, n_prompts) and not rest
+
         with Runtime(load_settings, self._tell_loading) as llm:
-            questions, messages = ask(llm, self.items, TOKENS, reference=False)
-            with Runner(llm, contest.modes, self.cancel, sampling=self.sampling) as runner:
-                self.progress("warming up", 0.0)
-                costs = runner.warm_up(questions[0], repeat=3, longest=LONGEST)
-                load = _Load(contest, runner.modes, costs)
-                load.messages += [*llm.notes, *runner.messages, *messages]
-                self.loads.append(load)
-                in_turn = len(runner.modes) * len(self.temperatures)
-                for sample in runner.samples(questions, self.temperatures, MOST_REPEATS):
-                    load.samples.append(sample)
-                    share = (perf_counter() - started_s) / seconds if seconds else 1.0
-                    turns, rest = divmod(len(load.samples), in_turn)
-                    self.progress(what, min(1.0, share, (turns + rest / in_turn) / LEAST_PROMPTS))
-                    if share >= 1 and turns >= min(LEAST_PROMPTS, len(questions)) and not rest:
-                        break
+            self.progress("warming up", 0.0)
+            plan = Plan(
+                self.items, contest.modes, TOKENS, self.temperatures, MOST_REPEATS, sampling=self.sampling, passes=3,
+                longest=LONGEST,
+            )  # fmt: skip
+            result = run_bench(llm, plan, None, self.cancel, is_enough)
+        if result.costs:
+            self.loads.append(_Load(contest, result))
+        if self.cancel.is_set():
+            raise CancelledError
+        if result.failure:
+            raise GenerationError(result.failure)
 
     def _tell_loading(self, what: str, done: float) -> None:
         """Show how far a load is. Raises CancelledError where that stops it; llama.cpp itself cannot be stopped."""
@@ -293,16 +308,13 @@ def _candidates(loads: Sequence[_Load], current: tuple[Path | None, Mode]) -> li
     """Return the figures of all ways to decode; those without a draft are taken from the first load that has them."""
     found: dict[tuple[Path | None, Mode], Candidate] = {}
     for load in loads:
-        summary = summarise(load.samples, [mode.name for mode in load.modes])
+        summary = summarise(load.result.samples, [mode.name for mode in load.modes])
         ratios = {mode: {t: _ratios(load, mode, t) for t in summary.temperatures} for mode in load.modes}
         beside = {mode: of for mode, of in ratios.items() if not _needs_weights(mode)}
         for mode in load.modes:
             draft = load.contest.draft if mode.draft_model == "draft" else None
             cells = {t: cell for t in summary.temperatures if (cell := summary.cell(mode.name, t))}
-            by_category = {
-                t: {name: cell.speedup for name in summary.categories if (cell := summary.cell(mode.name, t, name))}
-                for t in cells
-            }
+            by_category = {t: summary.by_category(mode.name, t) for t in cells}
             candidate = Candidate(mode, draft, (draft, mode) == current, cells, by_category, ratios[mode], beside)
             found.setdefault((draft, mode), candidate)
     return list(found.values())
@@ -310,7 +322,7 @@ def _candidates(loads: Sequence[_Load], current: tuple[Path | None, Mode]) -> li
 
 def _ratios(load: _Load, mode: Mode, temperature: float) -> dict[str, float]:
     """Return the speedups of a mode by prompt."""
-    measured = zip(load.samples, speedups(load.samples), strict=True)
+    measured = zip(load.result.samples, speedups(load.result.samples), strict=True)
     own = [(s, ratio) for s, ratio in measured if (s.mode, s.temperature) == (mode.name, temperature)]
     return by_prompt([sample for sample, _ in own], [ratio for _, ratio in own])
 
@@ -328,7 +340,7 @@ def _costs(load: _Load, temperature: float) -> list[DraftCost]:
         return []
     mode = max(fixed, key=lambda mode: fixed_length(mode.pace) or 0)
     of_mode, plain = (
-        [s.stats for s in load.samples if (s.mode, s.temperature) == (name, temperature)]
+        [s.stats for s in load.result.samples if (s.mode, s.temperature) == (name, temperature)]
         for name in (mode.name, PLAIN.name)
     )
     length, drafter = fixed_length(mode.pace) or 0, mode.drafters[0]

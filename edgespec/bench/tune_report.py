@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
 from edgespec.bench.advice import Advice
-from edgespec.bench.report import BUSY_SPREAD, FEW_PROMPTS, duration, figure, interval, percent, rate, times
-from edgespec.bench.tables import Figures, Lines, stacked
-from edgespec.bench.tune import TOKENS, Candidate, DraftCost, Tuned
+from edgespec.bench.report import FEW_PROMPTS, SPEED, busy, by_category
+from edgespec.bench.summary import Cell
+from edgespec.bench.tables import Figures, Lines, duration, notes, percent, stacked
+from edgespec.bench.tune import TOKENS, DraftCost, Tuned
 from edgespec.core.sampling import SamplingSettings
 from edgespec.text.figures import counted
 
@@ -24,9 +25,9 @@ def table(found: Tuned, advice: Advice) -> RenderableType:
     passes = Figures("Cost of a target pass, relative to a pass over one token", ["tokens", *map(str, widths)], [costs])
     parts: list[RenderableType] = [Lines(list(_heading(found))), passes]
     parts += [_speeds(found, advice, temperature) for temperature in found.temperatures]
-    parts.append(_categories(found, advice))
-    lines = [("-", line.replace(" %", "\xa0%")) for line in _notes(found)]
-    parts += [Lines(lines)] if lines else []
+    parts.append(_categories(found))
+    lines = list(_notes(found))
+    parts += [notes(lines)] if lines else []
     labels = ["to keep it", *[""] * len(advice.commands)]
     parts.append(Lines([("recommendation", advice.sentence), *zip(labels, advice.commands, strict=False)]))
     if advice.commands:
@@ -65,42 +66,28 @@ def _speeds(found: Tuned, advice: Advice, temperature: float) -> Figures:
     kinds = {candidate.mode.name for candidate in known if candidate.draft}
     is_ambiguous = len({(c.mode.name, c.draft) for c in known if c.draft}) > len(kinds)
     chosen = {id(choice.best) for choice in advice.choices if choice.temperature == temperature}
-    rows = []
+    cells = []
     for candidate in known:
-        cell = candidate.cells[temperature]
         name = candidate.mode.name + (" *" if candidate.is_current else "")
         if is_ambiguous and candidate.draft and len(drafts) > 1:
             name += f"\n  {candidate.draft.stem}"
-        rows.append(
-            [
-                name,
-                times(cell.speedup),
-                interval(cell.speedup_low, cell.speedup_high),
-                rate(cell.tokens_per_s),
-                figure(cell.tokens_per_step),
-                percent(cell.acceptance),
-                str(cell.prompts),
-            ]
-        )
-    header = ["mode", "speed-\nup", "95 %\ninterval", "tok/s", "tok/\nstep", "acc.\n%", "prompts"]
+        cells.append(replace(candidate.cells[temperature], mode=name))
+    columns: dict[str, Callable[[Cell], str]] = {
+        "mode": lambda cell: cell.mode,
+        **SPEED,
+        "prompts": lambda cell: str(cell.prompts),
+    }
     bold = [row for row, candidate in enumerate(known) if id(candidate) in chosen]
-    return Figures(f"Temperature {temperature:g}; * is the present setting", header, rows, bold)
+    return Figures.of(f"Temperature {temperature:g}; * is the present setting", columns, cells, bold)
 
 
-def _categories(found: Tuned, advice: Advice) -> Figures:
-    """Return the speedups by category of the fastest ways and of the default, at the temperature of the user."""
+def _categories(found: Tuned) -> Figures:
+    """Return the speedups by category of the ways with the automatic draft length, at the temperature of the user."""
     temperature = found.temperatures[-1]
     known = [c for c in found.candidates if c.mode.pace == "auto" and c.mode.spec_type != "none"]
-    known = [candidate for candidate in known if temperature in candidate.by_category]
-    names = list(dict.fromkeys(name for candidate in known for name in candidate.by_category[temperature]))
-    rows = [_row(candidate, temperature, names) for candidate in known]
-    header = ["mode", *(name.replace("_", "\n") for name in names)]
-    return Figures(f"Speedup by category, temperature {temperature:g}", header, rows)
-
-
-def _row(candidate: Candidate, temperature: float, names: list[str]) -> list[str]:
-    found = candidate.by_category[temperature]
-    return [candidate.mode.name, *(times(found.get(name)) for name in names)]
+    return by_category(
+        temperature, {c.mode.name: c.by_category[temperature] for c in known if temperature in c.by_category}
+    )
 
 
 def _notes(found: Tuned) -> Iterator[str]:
@@ -108,8 +95,7 @@ def _notes(found: Tuned) -> Iterator[str]:
         yield f"{each.draft} was not measured: {each.why}"
     if not found.is_complete:
         yield "stopped early: the recommendation covers only what was measured"
-    if found.spread is not None and found.spread > BUSY_SPREAD:
-        yield f"the machine was busy: plain decoding took up to {found.spread:.0%} longer at times".replace("%", " %")
+    yield from busy(found.spread)
     few = min((cell.prompts for c in found.candidates for cell in c.cells.values()), default=FEW_PROMPTS)
     if few < FEW_PROMPTS:
         yield f"some figures are from {counted(few, 'prompt')} only: more --seconds make them more reliable"

@@ -22,7 +22,7 @@ from native_drafts import Agreement, agreement
 from shapes import SHAPES
 
 import edgespec
-from edgespec.bench.costs import CostCurve
+from edgespec.bench.summary import CostCurve
 from edgespec.errors import EdgespecError
 from edgespec.llama.library import gpus
 from edgespec.model.info import ModelInfo

@@ -13,9 +13,9 @@ from tiny_head import write_bigram, write_head, write_hydra
 from tiny_mtp import write_mtp
 
 from edgespec.bench.candidates import current_mode, find_candidates
-from edgespec.bench.costs import acceptance_probability, cost_curve
 from edgespec.bench.modes import PLAIN, Mode
 from edgespec.bench.suites import sample, shipped
+from edgespec.bench.summary import acceptance_probability, cost_curve
 from edgespec.bench.tune import Tuned, tune
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings

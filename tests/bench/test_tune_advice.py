@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from edgespec.bench.advice import Advice, advise
-from edgespec.bench.costs import CostCurve
 from edgespec.bench.modes import PLAIN, Mode
-from edgespec.bench.summary import Cell, bootstrap_interval, median
+from edgespec.bench.summary import Cell, CostCurve, bootstrap_interval, median
 from edgespec.bench.tune import Candidate, Tuned
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats

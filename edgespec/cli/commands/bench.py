@@ -185,12 +185,13 @@ def _measure(call: Call, settings: LoadSettings, modes: list[Mode], items: list[
             show(what, done)
 
     def keep(result: BenchResult) -> None:
-        with suppress(OSError):  # the final write reports it
-            write_whole(Path(str(file)), _as_text(result))
+        if file not in (None, STDOUT) and len(result.samples) % len(result.modes) == 0:
+            with suppress(OSError):  # the final write reports it
+                write_whole(Path(file), _as_text(result))
 
     # Before anything is measured there is nothing to save: while the model is loaded, Ctrl-C ends the program.
     with output.showing_progress(), Runtime(settings_for(settings, modes), tell) as llm, call.cancelling() as cancel:
-        return run_bench(llm, plan, output.progress, cancel, None if file in (None, STDOUT) else keep)
+        return run_bench(llm, plan, output.progress, cancel, keep)
 
 
 # --- the result -------------------------------------------------------------------------------------------------------
