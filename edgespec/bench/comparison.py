@@ -14,11 +14,10 @@ from typing import Any
 import psutil
 
 from edgespec.bench import WINDOW
-from edgespec.bench.measure import BenchResult, Conditions, run_bench, without_folders
+from edgespec.bench.measure import WARM_UP_TOKENS, BenchResult, Conditions, Sample, TimeLeft, run_bench, without_folders
 from edgespec.bench.measure import Plan as BenchPlan
 from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, opened, room_for_rows, windows
-from edgespec.bench.runner import WARM_UP_TOKENS, Sample, TimeLeft
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import Cell, median, plain_spread, summarise
 from edgespec.bench.targets import Target, Targets

@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from edgespec.bench.measure import Sample
 from edgespec.bench.modes import PLAIN, parse_mode
-from edgespec.bench.runner import Sample
 from edgespec.core.stats import Stats
 from edgespec.text.figures import counted
 

@@ -11,9 +11,18 @@ import pytest
 from tiny_gguf import write_model
 from tiny_lora import write_adapter
 
-from edgespec.bench.measure import BenchResult, Plan, load_result, run_bench, without_folders
+from edgespec.bench.measure import (
+    BenchResult,
+    Plan,
+    Question,
+    Runner,
+    Sample,
+    ask,
+    load_result,
+    run_bench,
+    without_folders,
+)
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests, default_modes, parse_mode, settings_for, with_plain
-from edgespec.bench.runner import Question, Runner, Sample, ask
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import speedups, summarise
 from edgespec.cancel import CancelFlag

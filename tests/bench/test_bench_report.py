@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from edgespec.bench.measure import BenchResult
+from edgespec.bench.measure import BenchResult, Sample
 from edgespec.bench.report import check_plot, plot_bench, side_by_side, table
-from edgespec.bench.runner import Sample
 from edgespec.bench.summary import (
     ALL,
     Cell,

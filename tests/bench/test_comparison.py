@@ -29,9 +29,9 @@ from edgespec.bench.comparison import (
     with_best,
 )
 from edgespec.bench.comparison_report import caveats, conclusions, nats, table
+from edgespec.bench.measure import Runner, Sample
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
 from edgespec.bench.quality import Quality, default_text
-from edgespec.bench.runner import Runner, Sample
 from edgespec.bench.suites import Item
 from edgespec.bench.summary import ALL
 from edgespec.bench.targets import check_quants, find_targets, make_quant, size_bytes
@@ -453,7 +453,7 @@ def test_a_failure_is_reported_and_the_exit_code_says_so(home: Path, monkeypatch
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 @pytest.mark.long
 def test_ctrl_c_shows_what_there_is(home: Path) -> None:
-    code = ctrl_c_in("edgespec.bench.runner", "Runner.answer", call=4)  # one to warm up
+    code = ctrl_c_in("edgespec.bench.measure", "Runner.answer", call=4)  # one to warm up
     args = ["compare", "demo", "-t", "1", "-n", "8", "--limit", "1", "--modes", "plain", "--per-category", "2"]
     done = edgespec_changed(code, *args, home=home)
     assert done.returncode == 128 + signal.SIGINT

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from tiny_gguf import write_model
 
 from edgespec.bench import WINDOW, quality
+from edgespec.bench.measure import TimeLeft
 from edgespec.bench.quality import (
     MOST_BYTES,
     ROWS,
@@ -37,7 +38,6 @@ from edgespec.bench.quality import (
     room_for_rows,
     windows,
 )
-from edgespec.bench.runner import TimeLeft
 from edgespec.bench.targets import make_quant
 from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output

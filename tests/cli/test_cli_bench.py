@@ -193,7 +193,7 @@ def test_what_cannot_be_meant_is_refused_at_once(home: Path, tiny: Path, args: l
 @pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_ctrl_c_shows_and_writes_what_there_is(home: Path) -> None:
-    code = ctrl_c_in("edgespec.bench.runner", "Runner.answer", call=6)  # two to warm up
+    code = ctrl_c_in("edgespec.bench.measure", "Runner.answer", call=6)  # two to warm up
     args = [*SHORT, "--mode", "suffix", "--repeat", "100", "-n", "300", "--json", "stopped.json"]
     done = edgespec_changed(code, *args, home=home)
     result = written(home / "stopped.json")
@@ -206,7 +206,7 @@ def test_ctrl_c_shows_and_writes_what_there_is(home: Path) -> None:
 
 
 def test_when_the_model_fails_what_there_is_is_shown_and_written(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from edgespec.bench.runner import Runner
+    from edgespec.bench.measure import Runner
     from edgespec.errors import GenerationError
 
     real, calls = Runner.answer, iter(range(100))

@@ -12,7 +12,7 @@ from tiny_gguf import CHATML, write_model
 from tiny_head import write_head as write_file_of_head
 from tiny_mtp import LAYERS, write_mtp
 
-from edgespec.cli.commands import draft_making
+from edgespec.cli.commands import draft
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import read_header
 from edgespec.models.pair.self_draft import slice_layers
@@ -20,7 +20,7 @@ from edgespec.models.pair.self_draft import slice_layers
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draft_making, "CHECK_S", 0.1)
+    monkeypatch.setattr(draft, "CHECK_S", 0.1)
 
 
 @pytest.fixture

@@ -6,12 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import head_report
-import native_drafts
 import pytest
 from bench_native import drafts_of
 from bench_shapes import Figures
-from head_report import Checked, Pair, checked, conclusions, of_heads, of_shapes, table, tiny_pairs
-from native_drafts import Agreement, common, compared, last_error, parse_drafts
+from head_report import (
+    Agreement,
+    Checked,
+    Pair,
+    checked,
+    common,
+    compared,
+    conclusions,
+    last_error,
+    of_heads,
+    of_shapes,
+    parse_drafts,
+    table,
+    tiny_pairs,
+)
 from tiny_gguf import write_model
 from tiny_head import write_bigram, write_block_drafter, write_head, write_hydra
 from tiny_mtp import write_mtp
@@ -78,7 +90,7 @@ def test_the_drafts_of_a_head_are_collected(tmp_path: Path, home: Path) -> None:
     }
     with edgespec.load(str(target), **settings) as llm:
         ids = llm.model.tokenize("def the class", add_special=True, parse_special=True)
-        drafts, answer = native_drafts.own_drafts(llm, ids, 12)
+        drafts, answer = head_report.own_drafts(llm, ids, 12)
     text = [*ids, *answer]
     whole = {at: draft for at, draft in drafts.items() if len(draft) == 3}
     assert whole
@@ -148,10 +160,10 @@ def test_an_mtp_block_drafts_as_in_llama_cpp_within_the_comparison_only(tmp_path
     target = write_mtp(tmp_path / "mtp.gguf", "glm4moe")
     with edgespec.load(str(target), spec_type="mtp", pace="fixed:3", store=False, ctx_size=256) as llm:
         ids = llm.model.tokenize("def the class for x in the list", add_special=True, parse_special=True)
-        before, text = native_drafts.own_drafts(llm, ids, 24)
-        with native_drafts.as_llama_cpp():
-            within, text_within = native_drafts.own_drafts(llm, ids, 24)
-        after, _ = native_drafts.own_drafts(llm, ids, 24)
+        before, text = head_report.own_drafts(llm, ids, 24)
+        with head_report.as_llama_cpp():
+            within, text_within = head_report.own_drafts(llm, ids, 24)
+        after, _ = head_report.own_drafts(llm, ids, 24)
     assert text == text_within and before == after and before.keys() & within.keys()
     assert any(within[at] != draft for at, draft in before.items() if at in within)
 

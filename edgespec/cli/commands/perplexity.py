@@ -46,9 +46,9 @@ def perplexity(call: Call) -> None:
     name = named_model(call)
     fetch_missing(call, [name])
     output.progress(f"loading {name}", 0)
+    from edgespec.bench.measure import TimeLeft
     from edgespec.bench.quality import default_text, opened, read_text, windows
     from edgespec.bench.quality import perplexity as measure
-    from edgespec.bench.runner import TimeLeft
     from edgespec.models.names.spec import resolve
 
     text = default_text() if values["text"] is None else read_text(Path(values["text"]))

@@ -119,8 +119,7 @@ def show(call: Call, found: Tuned | None, *, as_json: bool = False) -> None:
     if found is None:
         call.output.note("stopped before anything was measured")
         return
-    from edgespec.bench.advice import advise
-    from edgespec.bench.tune_report import table
+    from edgespec.bench.advice import advise, table
 
     advice = advise(found)
     if as_json:
