@@ -161,7 +161,10 @@ def _check_assistant(header: Header) -> None:
         raise _broken(header, f"it has to have 1 to {MOST_NETWORKS} layers with attention, and a width")
     if target_width < 1 or target_width == width:
         raise _broken(header, f"its target's width is {target_width}, where llama.cpp needs another one than its own")
-    for layer, n in zip(layers, header.head_counts("attention.head_count"), strict=False):
+    heads, n_ffs = map(header.head_counts, ("attention.head_count", "feed_forward_length"))
+    if min(len(heads), len(n_ffs)) < len(layers):
+        raise _broken(header, "it does not describe all of its layers")
+    for layer, n in zip(layers, heads, strict=False):
         if not layer.kv_heads or n % layer.kv_heads or not layer.size:
             raise _broken(header, "its attention heads cannot share its target's keys and values equally")
     _check_shapes(header)
@@ -237,10 +240,11 @@ def _sizes(header: Header) -> dict[str, int]:
 
 
 def _sizes_of_layer(header: Header, layer: int) -> dict[str, int]:
+    head = _head_of(header)
     # The first layer of an EAGLE head reads a token in addition to a state, and the networks of Hydra heads all tokens
     # before theirs.
-    n_inputs = {"eagle": 2 if layer == 0 else 1, "networks": layer + 2 if "embd_norm.weight" in header.tensors else 1}
-    return {"inputs": n_inputs.get(_head_of(header).form, 1) * header.number("embedding_length")}
+    n_inputs = {"eagle": 2 if layer == 0 else 1, "networks": layer + 2 if "embd_norm.weight" in head.tensors else 1}
+    return {"inputs": n_inputs.get(head.form, 1) * header.number("embedding_length")}
 
 
 def _sizes_of_assistant(header: Header, number: int) -> dict[str, int]:

@@ -197,6 +197,7 @@ def test_one_that_fails_is_off_and_the_answer_goes_on(folder: Path, monkeypatch:
         ({"attention.sliding_window_pattern": [True, False]}, {}, "1 to 16 layers with attention"),
         ({"attention.value_length": 16}, {}, "cannot share"),
         ({"attention.head_count_kv": 3}, {}, "cannot share"),
+        ({"feed_forward_length": [128]}, {}, "does not describe all of its layers"),
         ({}, {"nextn.post_projection.weight": None}, "'nextn.post_projection.weight' is missing"),
         ({}, {"blk.1.attn_q.weight": np.zeros((64, 96), np.float32)}, "where (96, 256) is needed"),
         ({}, {"output_norm.weight": np.full(96, np.nan, np.float32)}, "not numbers"),
