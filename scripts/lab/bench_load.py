@@ -97,21 +97,7 @@ def child_speed(python: str, args: argparse.Namespace, threads: int) -> float:
 
 
 def native_speed(program: Path, model: Path, threads: int, tokens: int) -> float:
-    command = [
-        str(program),
-        "-m",
-        str(model),
-        "-p",
-        "0",
-        "-n",
-        str(tokens),
-        "-t",
-        str(threads),
-        "-r",
-        "1",
-        "-o",
-        "json",
-    ]
+    command = [str(program), "-m", str(model), *f"-p 0 -n {tokens} -t {threads} -r 1 -o json".split()]
     found = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return float(found[0]["avg_ts"])
 

@@ -7,7 +7,7 @@ tokens, as in AngelSlim/Qwen3-8B_eagle3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from typing import Any
 import gguf
 import numpy as np
 from numpy.typing import NDArray
+
+from edgespec.drafters.heads import HEADS
 
 Q4_K, Q6_K, Q8_0, MXFP4, F32 = (gguf.GGMLQuantizationType[name] for name in ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "F32"))
 SPREAD = {Q4_K: 190, Q6_K: 1369, Q8_0: 73, MXFP4: 3}  # of the numbers of a block whose scale is 1
@@ -120,6 +122,14 @@ class _Parts:
         self.matrix(f"{block}.attn_k", width, keys, kind)
         self.matrix(f"{block}.attn_v", width, keys, Q6_K if kind == Q4_K else kind)
 
+    def head(self, kind: str, layers: int, sizes: Callable[[int], Mapping[str, int]], optional: Container[str]) -> None:
+        """Add the tensors of a draft head, and those of its `optional` tensors."""
+        for name, shape in HEADS[kind].shapes(layers, sizes, optional.__contains__).items():
+            if len(shape) == 2:
+                self.matrix(name.removesuffix(".weight"), *shape, Q8_0)
+            else:
+                self.vector(name, *shape)
+
 
 @dataclass(frozen=True, slots=True)
 class Models:
@@ -216,21 +226,13 @@ def gemma4_e4b() -> Shape:
 def gemma4_assistant() -> Shape:
     """The assistant of Gemma 4 E4B: four layers, the last of which has no window."""
     width, heads, n_ff, windows, parts = 256, 4, 2048, [True, True, True, False], _Parts()
-    parts.matrix("token_embd", width, _GEMMA_VOCAB, Q8_0)
-    parts.matrix("nextn.pre_projection", 2 * _GEMMA_WIDTH, width, Q8_0)
-    parts.matrix("nextn.post_projection", width, _GEMMA_WIDTH, Q8_0)
-    parts.vector("output_norm.weight", width)
-    parts.vector("rope_freqs.weight", _GEMMA_HEAD // 2)
-    for layer, has_window in enumerate(windows):
-        block, size = f"blk.{layer}", _GEMMA_NARROW if has_window else _GEMMA_HEAD
-        parts.norms(block, width, "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-        parts.norms(block, size, "attn_q_norm")
-        parts.vector(f"{block}.layer_output_scale.weight", 1)
-        parts.matrix(f"{block}.attn_q", width, heads * size, Q8_0)
-        parts.matrix(f"{block}.attn_output", heads * size, width, Q8_0)
-        for name in ("ffn_gate", "ffn_up"):
-            parts.matrix(f"{block}.{name}", width, n_ff, Q8_0)
-        parts.matrix(f"{block}.ffn_down", n_ff, width, Q8_0)
+
+    def sizes(layer: int) -> dict[str, int]:
+        size = _GEMMA_NARROW if windows[layer] else _GEMMA_HEAD
+        of_layer = {"head": size, "queries": heads * size, "ffn": n_ff, "pairs": _GEMMA_HEAD // 2}
+        return of_layer | {"width": width, "target": _GEMMA_WIDTH, "both": 2 * _GEMMA_WIDTH, "tokens": _GEMMA_VOCAB}
+
+    parts.head("assistant", len(windows), sizes, {"rope_freqs.weight"})
     metadata = _gemma4_metadata(width, n_ff, heads, windows, len(windows))
     metadata |= {"embedding_length_out": _GEMMA_WIDTH, "nextn_predict_layers": len(windows)}
     return Shape("gemma4-assistant", _GEMMA_VOCAB, metadata, parts.tensors, parts.vectors)
@@ -297,15 +299,11 @@ def lfm25_1b() -> Shape:
 def eagle3(target: Shape, n_ff: int, heads: int, kv_heads: int, head: int) -> Shape:
     """An EAGLE-3 head: one layer, and its own output for 32,000 tokens; its embeddings are the target's."""
     width, layers, parts = target.metadata["embedding_length"], target.metadata["block_count"], _Parts()
-    parts.matrix("fc", 3 * width, width, Q8_0)
-    parts.matrix("output", width, EAGLE_TOKENS, Q8_0)
-    parts.vector("output_norm.weight", width)
-    parts.norms("blk.0", width, "attn_norm", "attn_norm_2", "ffn_norm")
-    parts.attention("blk.0", 2 * width, heads * head, kv_heads * head, Q8_0)
-    parts.matrix("blk.0.attn_output", heads * head, width, Q8_0)
-    for name in ("ffn_gate", "ffn_up"):
-        parts.matrix(f"blk.0.{name}", width, n_ff, Q8_0)
-    parts.matrix("blk.0.ffn_down", n_ff, width, Q8_0)
+    sizes = {
+        "width": width, "read": 3 * width, "inputs": 2 * width, "queries": heads * head, "keys": kv_heads * head,
+        "values": kv_heads * head, "ffn": n_ff, "drafts": EAGLE_TOKENS,
+    }  # fmt: skip
+    parts.head("eagle3", 1, lambda layer: sizes, {"output.weight"})
     metadata = {
         "block_count": 1, "context_length": 4096, "embedding_length": width, "feed_forward_length": n_ff,
         "attention.head_count": heads, "attention.head_count_kv": kv_heads, "attention.key_length": head,
