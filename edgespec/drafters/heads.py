@@ -64,12 +64,12 @@ class Head:
 
 def _tensors(*tables: str) -> dict[str, str]:
     """Return the lines of tables as names and sizes; names without another end get ".weight"."""
-    found = {}
+    tensors = {}
     for line in filter(str.strip, "\n".join(tables).splitlines()):
         name, sizes = line.split(maxsplit=1)
         stem, optional = name.removesuffix("?"), "?" * name.endswith("?")
-        found[stem + optional if stem.endswith((".bias", "d2t")) else f"{stem}.weight{optional}"] = sizes
-    return found
+        tensors[stem + optional if stem.endswith((".bias", "d2t")) else f"{stem}.weight{optional}"] = sizes
+    return tensors
 
 
 # The words: `width` of the head, `target` of its target; `read`, the numbers of the target that it reads of a token;

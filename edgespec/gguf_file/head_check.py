@@ -219,13 +219,13 @@ def _sizes(header: Header) -> dict[str, int]:
     width, (size, value_size) = header.number("embedding_length"), header.head_sizes
     heads = header.head_counts("attention.head_count") or [0]
     n_shared = (header.head_counts("attention.head_count_kv") or heads)[0]
+    read = width if header.architecture == DFLASH else header.number("target_hidden_size")
     markov = header.tensors.get(MARKOV)
     return {
         "width": width,
         "target": width_of_target(header),
         "both": 2 * width_of_target(header),
-        "read": len(layers_read(header))
-        * (width if header.architecture == DFLASH else header.number("target_hidden_size")),
+        "read": len(layers_read(header)) * read,
         "head": size,
         "queries": heads[0] * size,
         "keys": n_shared * size,

@@ -22,7 +22,7 @@ from torch import Tensor
 from edgespec.gguf_file.head_check import MASK_TOKEN
 from edgespec.gguf_file.header import Header
 from edgespec.training.batches import Batch
-from edgespec.training.heads import Drafted, Weights
+from edgespec.training.heads import Drafted, Metadata, Weights
 from edgespec.training.layers import LayerShape, feed_forward, fuse, norm, rotate, rows_at, split_heads
 
 MARKOV_RANK = 64  # of a DSpark head
@@ -62,11 +62,11 @@ class DFlash(LayerShape):
     def sizes(self, layer: int) -> dict[str, int]:
         return LayerShape.sizes(self, layer) | {"read": self.n_read}
 
-    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+    def metadata(self, target: Header, layers: Sequence[int]) -> Metadata:
         own = {"block_size": self.n_places, "attention.causal": True, "sample_from_anchor": self.n_places == self.block}
         return LayerShape.metadata(self, target, layers) | own
 
-    def own_metadata(self) -> dict[str, Any]:
+    def own_metadata(self) -> Metadata:
         return {MASK_TOKEN: self.mask}
 
     def initial(self, output: Tensor, output_norm: Tensor, rms: Tensor, seed: int = 0) -> Weights:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
@@ -19,7 +18,7 @@ from torch import Tensor
 from edgespec.gguf_file.head_check import FINAL_STATE, READS
 from edgespec.gguf_file.header import Header
 from edgespec.training.batches import Batch
-from edgespec.training.heads import UNSURE, Drafted, Weights
+from edgespec.training.heads import UNSURE, Drafted, Metadata, Weights
 from edgespec.training.layers import LayerShape, feed_forward, fuse, norm, rotate, rows_at, split_heads
 
 DEEPER_AT = (0.0, 0.4, 0.7, 0.85)  # fractions of the time after which the loss covers one more token of a draft
@@ -34,7 +33,7 @@ class Eagle3(LayerShape):
     def sizes(self, layer: int) -> dict[str, int]:
         return LayerShape.sizes(self, layer) | {"inputs": 2 * self.width, "read": self.n_read}
 
-    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+    def metadata(self, target: Header, layers: Sequence[int]) -> Metadata:
         # llama.cpp reads three times as many numbers
         return LayerShape.metadata(self, target, layers) | {"target_hidden_size": self.n_read // 3}
 
@@ -76,10 +75,10 @@ class Eagle1(Eagle3):
         """llama.cpp needs a multiple of three, quantisation one of 32; features that are too many are zero."""
         return 96 * -(-self.width // 96)
 
-    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+    def metadata(self, target: Header, layers: Sequence[int]) -> Metadata:
         return Eagle3.metadata(self, target, (0, 0, 0))
 
-    def own_metadata(self) -> dict[str, Any]:
+    def own_metadata(self) -> Metadata:
         return {READS: FINAL_STATE}
 
 

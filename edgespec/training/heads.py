@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F  # noqa: N812 - the name everyone uses
@@ -23,6 +23,9 @@ from edgespec.training.batches import Batch
 
 Weights = dict[str, Tensor]
 """Tensors by their names in GGUF, without `.weight`."""
+
+Metadata = dict[str, int | float | str | list[int]]
+"""Entries of a GGUF file."""
 
 EPS = 1e-5
 NETWORKS = 3  # of a Hydra or Medusa head
@@ -59,11 +62,11 @@ class Shape(ABC):
     def sizes(self, layer: int) -> dict[str, int]:
         """The numbers behind the words of `drafters/heads.py` in a layer."""
 
-    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+    def metadata(self, target: Header, layers: Sequence[int]) -> Metadata:
         """The metadata that its file needs after the name of the architecture, if it reads the inputs of `layers`."""
         return {"embedding_length": self.width, "vocab_size": target.n_vocab, "block_count": self.layers}
 
-    def own_metadata(self) -> dict[str, Any]:
+    def own_metadata(self) -> Metadata:
         """Metadata with other keys."""
         return {}
 
@@ -124,7 +127,7 @@ class Medusa(Shape):
     def sizes(self, layer: int) -> dict[str, int]:
         return {"width": self.width, "inputs": self.width, "drafts": self.vocab}
 
-    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+    def metadata(self, target: Header, layers: Sequence[int]) -> Metadata:
         own = {"target_hidden_size": self.width, "attention.layer_norm_rms_epsilon": EPS}
         return Shape.metadata(self, target, layers) | own
 

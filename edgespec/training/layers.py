@@ -15,7 +15,7 @@ import torch.nn.functional as F  # noqa: N812 - the name everyone uses
 from torch import Tensor
 
 from edgespec.gguf_file.header import Header
-from edgespec.training.heads import Shape, Weights
+from edgespec.training.heads import Metadata, Shape, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class LayerShape(Shape, ABC):
         of_heads = {"queries": self.heads * self.head_dim, "keys": keys, "values": keys, "head": self.head_dim}
         return of_heads | {"width": self.width, "inputs": self.width, "ffn": self.ffn, "drafts": self.vocab}
 
-    def metadata(self, target: Header, layers: Sequence[int]) -> dict[str, Any]:
+    def metadata(self, target: Header, layers: Sequence[int]) -> Metadata:
         return Shape.metadata(self, target, layers) | {
             "context_length": target.number("context_length"),
             "feed_forward_length": self.ffn,
