@@ -31,7 +31,7 @@ ROOMS = {  # in the order of their floors, and what each imports besides: docs/d
     "validation": "core drafters",
     "processes": "",
     "model": "core text",
-    "gguf_file": "files",
+    "gguf_file": "drafters files",
     "documents": "processes text",
     "llama": "core files gguf_file processes text",
     "datastore": "core files gguf_file llama text",

@@ -139,14 +139,15 @@ def _range(values: Sequence[int]) -> str:
 
 
 def _shape_of_head(header: Header) -> str:
-    from edgespec.gguf_file.head_check import ASSISTANT, NETWORKS, kind_of_head, layers_read
+    from edgespec.drafters.heads import HEADS
+    from edgespec.gguf_file.head_check import kind_of_head, layers_read
 
-    if kind_of_head(header) != "eagle1" and (read := layers_read(header)):
-        return f"a draft head that reads layers {', '.join(map(str, read))} of its model"
-    if header.architecture == ASSISTANT:
-        return f"an assistant: {counted(header.number('block_count'), 'layer')} that read the cache of its model"
-    is_several = header.architecture in NETWORKS
-    made_of = counted(header.number("block_count"), "network") if is_several else "a layer"
+    head, n = HEADS[kind_of_head(header)], header.number("block_count")
+    if head.reads == "layers":
+        return f"a draft head that reads layers {', '.join(map(str, layers_read(header)))} of its model"
+    if head.reads == "cache":
+        return f"an assistant: {counted(n, 'layer')} that read the cache of its model"
+    made_of = counted(n, "network") if head.form == "networks" else "a layer"
     return f"a draft head: {made_of} on the final state of its model"
 
 
