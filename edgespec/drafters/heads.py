@@ -74,7 +74,8 @@ def _tensors(*tables: str) -> dict[str, str]:
 
 # The words: `width` of the head, `target` of its target; `read`, the numbers of the target that it reads of a token;
 # `inputs` of a layer; `queries`, `keys` and `values` of all attention heads; `head`, the size of one, and `pairs`, half
-# of that; `ffn`, the inner width of a layer; `tokens` of the target, `drafts` those that the head can draft.
+# of that; `ffn`, the inner width of a layer; `tokens` of the target, `drafts` those that the head can draft;
+# `both`, twice the target's width; `rank` and `lattice`, the inner sizes of a Markov head and of DFlash2's selector.
 _NETWORKS = """
     head.*.up            inputs width
     head.*.down          width width

@@ -23,12 +23,15 @@ from edgespec.bench.comparison import (
     Comparison,
     Plan,
     Row,
+    caveats,
+    conclusions,
+    nats,
     rows_of,
     run_comparison,
+    table,
     times_as_fast,
     with_best,
 )
-from edgespec.bench.comparison_report import caveats, conclusions, nats, table
 from edgespec.bench.measure import Runner, Sample
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
 from edgespec.bench.quality import Quality, default_text

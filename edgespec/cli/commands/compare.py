@@ -115,7 +115,7 @@ def compare(call: Call) -> None:
     except Interrupted:
         output.note(_nothing_measured(values))
         raise
-    from edgespec.bench.comparison_report import caveats, conclusions, table
+    from edgespec.bench.comparison import caveats, conclusions, table
 
     is_any = bool(result.rows) or any(file.quality for file in result.files)
     if values["as_json"]:
