@@ -192,7 +192,7 @@ def tune(
             except EdgespecError as error:
                 if contest.draft is None:
                     raise
-                run.left_out.append(LeftOut(name_of_draft(contest.draft), error.line))
+                run.left_out.append(LeftOut(name_of_draft(contest.draft), error.line.partition("\n")[0]))
                 if not waiting and not run.loads:
                     if not others_of(settings):
                         raise
