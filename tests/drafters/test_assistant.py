@@ -64,7 +64,7 @@ def texts(llm: edgespec.LLM, temperature: float = 0.0) -> list[list[int]]:
 @pytest.mark.parametrize("tree", [1, 4])
 def test_one_that_predicts_as_the_target_is_accepted(folder: Path, tree: int) -> None:
     with plain(folder, "bigram") as alone, load(folder, "bigram", spec_tree=tree) as llm:
-        assert llm.info.drafters == ["assistant"]
+        assert llm.info.drafters == ("assistant",)
         assert texts(llm) == texts(alone)
         assert llm.stats.acceptance_rate > 0.9 and llm.stats.tokens_per_round > 4
 

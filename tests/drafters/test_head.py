@@ -296,7 +296,7 @@ def test_it_drafts_for_all_architectures_and_texts_stay(
     with load(target, None) as plain, load(target, head, spec_type="draft", spec_tree=tree) as llm:
         assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
         assert llm.stats.proposed > 0
-        assert llm.info.drafters == [kind]
+        assert llm.info.drafters == (kind,)
     assert check_pair(check_draft_file(target), check_draft_file(head)).verdict == "works"
 
 
@@ -405,7 +405,7 @@ def test_an_mtp_block_drafts_and_texts_stay(tmp_path: Path, architecture: str, n
     target = write_mtp(tmp_path / "mtp.gguf", architecture, n_blocks=n_blocks)
     prompts = [PROMPT * times for times in (1, 8)]
     with load(target, None) as plain, load(target, None, spec_type="mtp", pace="fixed:3") as llm:
-        assert llm.info.drafters == ["mtp"]
+        assert llm.info.drafters == ("mtp",)
         for temperature in (0.0, 0.9):
             assert texts(llm, prompts, temperature) == texts(plain, prompts, temperature)
             assert llm.stats.proposed > 0
@@ -465,7 +465,7 @@ def test_a_head_that_comes_with_the_program_is_found_by_its_kind(
     write_networks(tmp_path / "a.gguf", "hydra", n_vocab=999)  # of another model
     write_networks(tmp_path / "b.gguf", "hydra")
     with load(deep, None, spec_type="hydra") as llm:
-        assert llm.info.drafters == ["hydra"]
+        assert llm.info.drafters == ("hydra",)
     with load(deep, None, spec_type="auto") as llm:
         assert "hydra" not in llm.info.drafters
     with pytest.raises(UsageError, match="needs a draft head"):
