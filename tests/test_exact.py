@@ -21,10 +21,10 @@ from edgespec.engine.width_classes import WIDEST, measure_classes
 from edgespec.events import TokenEvent
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.llama.rounding import Widths, measure_widths
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.planning import Planner
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
@@ -48,7 +48,7 @@ def target() -> Iterator[Model]:
 @pytest.mark.parametrize("attention", ["on", "off"])
 @pytest.mark.parametrize("n_past", [250, 600])
 def test_tokens_are_decoded_together_as_each_would_be_alone(target: Model, attention: Any, n_past: int) -> None:
-    with Context(target, n_ctx=768, max_outputs=100, flash_attention=attention, exact=True) as context:
+    with Context(target, ContextParams(n_ctx=768, max_outputs=100, flash_attention=attention, exact=True)) as context:
         widths = measure_widths(context, n_past, 100)
     assert (widths.exact_to, widths.max_difference) == (100, 0.0)
 
@@ -62,18 +62,20 @@ def stock() -> Iterator[Model]:
 
 @pytest.mark.long
 def test_llama_cpp_s_own_kernels_are_another_matter(stock: Model) -> None:
-    with Context(stock, n_ctx=768, max_outputs=63, flash_attention="on") as context:
+    with Context(stock, ContextParams(n_ctx=768, max_outputs=63, flash_attention="on")) as context:
         assert measure_widths(context, 600, 63).max_difference > 0
 
 
 def test_single_rows_of_llama_cpp_s_flash_attention_are_a_class_of_their_own(stock: Model) -> None:
     """From 512 cells on it divides the cells of a single row among the threads, so one depth is not enough."""
-    with Context(stock, n_ctx=512, max_outputs=WIDEST, flash_attention="on", threads=2) as context:
+    with Context(stock, ContextParams(n_ctx=512, max_outputs=WIDEST, flash_attention="on", threads=2)) as context:
         assert measure_classes(context, (192,)).ranges[0][1] > 1
 
 
 def test_branches_are_exact_with_flash_attention(target: Model) -> None:
-    with Context(target, n_ctx=512, max_outputs=31, flash_attention="on", branches=3, exact=True) as context:
+    with Context(
+        target, ContextParams(n_ctx=512, max_outputs=31, flash_attention="on", branches=3, exact=True)
+    ) as context:
         assert measure_widths(context, 250, 31).exact_to == 31
 
 
@@ -224,7 +226,9 @@ def test_a_second_branch_that_was_accepted_leaves_the_bits_of_later_tokens(targe
     prompt, rows = target.tokenize("class Stack:\n    def push"), []
     text: list[int] = []
     for branches in (0, 1):
-        with Context(target, n_ctx=256, max_outputs=9, branches=branches, flash_attention="on", exact=True) as context:
+        with Context(
+            target, ContextParams(n_ctx=256, max_outputs=9, branches=branches, flash_attention="on", exact=True)
+        ) as context:
             engine = Engine(context, drafters=[SecondBranch(text)] * branches, draft_n_max=8, tree_width=2)
             answer = engine.add(prompt, sampler, 40, CancelFlag())
             while len(answer.tokens) < len(prompt) + 17:
@@ -269,7 +273,7 @@ def answer(llm: Runtime, prompt: str, temperature: float) -> list[int]:
 
 
 def test_a_build_that_cannot_be_exact_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Planner, "is_exact", False)
+    monkeypatch.setattr("edgespec.runtime.planning.is_exact", lambda *_, **__: False)
     assert notes_of_inexactness() == {"default": 1, "plain": 0, "strict": 0, "fast": 0}
 
 
@@ -302,7 +306,10 @@ def notes_of_inexactness(why: str = "") -> dict[str, int]:
 @pytest.mark.parametrize("attention", ["on", "off"])
 def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention: Any) -> None:
     with Context(
-        target, n_ctx=512, max_outputs=31, flash_attention=attention, cache_type_k=cache_type, exact=True, threads=1
+        target,
+        ContextParams(
+            n_ctx=512, max_outputs=31, flash_attention=attention, cache_type_k=cache_type, exact=True, threads=1
+        ),
     ) as context:
         assert measure_widths(context, 250, 31).max_difference == 0.0
 

@@ -16,7 +16,7 @@ from edgespec.models.names.model_names import name_of, short_spec
 from edgespec.models.names.source import HEADS
 from edgespec.models.names.spec import resolve
 from edgespec.models.pair.near import drafts_near
-from edgespec.runtime.drafting import find_draft
+from edgespec.runtime.model_files import find_draft
 from edgespec.settings import AUTO_DRAFT, MTP, LoadSettings, in_order
 from edgespec.settings import HEADS as HEAD_KINDS
 

@@ -33,7 +33,7 @@ from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.devices import chosen
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
-from edgespec.runtime.fitting import fitted, open_model
+from edgespec.runtime.planning import fitted, open_model
 from edgespec.settings import LoadSettings
 from edgespec.text.encodings import decoded
 
@@ -259,6 +259,8 @@ def opened(
         check_model(path),
         n_ctx=size,
         max_outputs=ROWS,
+        threads=settings.threads,
+        threads_batch=settings.threads_batch,
         cache_type_k=settings.cache_type_k,
         cache_type_v=settings.cache_type_v,
         flash_attention=settings.flash_attention,
@@ -268,7 +270,7 @@ def opened(
     plan = fitted(plan, note, settings.offload[0])
     with (
         open_model(plan, note, progress) as model,
-        Context(model, threads=settings.threads, threads_batch=settings.threads_batch, **plan.context) as context,
+        Context(model, plan) as context,
     ):
         yield context
 

@@ -12,7 +12,6 @@ from typing import Any
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.adapters import Adapter, checked_scale
-from edgespec.gguf_file.header import Header
 from edgespec.llama.library import api, complaints, first_complaint
 from edgespec.llama.model import Model
 
@@ -27,7 +26,7 @@ MOST_TOGETHER = 2
 
 
 class Adapters:
-    """The adapters of a model, with their checked headers. They are loaded before a context is made, and freed with the
+    """The adapters of a model, whose files were checked. They are loaded before a context is made, and freed with the
     model. Raises ModelFileError, UsageError.
 
     Attributes:
@@ -35,7 +34,7 @@ class Adapters:
         facts: All that the results depend on: the files and their default scales.
     """
 
-    def __init__(self, model: Model, adapters: Sequence[Adapter], headers: Sequence[Header]) -> None:
+    def __init__(self, model: Model, adapters: Sequence[Adapter]) -> None:
         self._names = [adapter.name for adapter in adapters]
         self._scales = [adapter.scale for adapter in adapters]
         self.default = _usable(enumerate(self._scales))

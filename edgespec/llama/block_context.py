@@ -32,6 +32,7 @@ from edgespec.gguf_file.head_check import (
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.batch import check_layers, pointer, states, switch_states
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
@@ -42,7 +43,7 @@ class BlockContext(Context):
     """KV cache and decoding of `model`, a block drafter for the target that `target` decodes.
 
     `reads` are the layers of the target whose inputs it reads, and `longest` is the number of tokens of its longest
-    draft. `settings` are those of `Context`, as `Plan.as_head` has them. Raises UsageError if the target does not
+    draft. `Plan.as_head` returns the parameters. Raises UsageError if the target does not
     provide these inputs, or this build no states.
 
     Attributes:
@@ -51,13 +52,11 @@ class BlockContext(Context):
 
     before: Callable[[int], FloatRow]
 
-    def __init__(
-        self, model: Model, target: Context, threads: int = 0, threads_batch: int = 0, **settings: Any
-    ) -> None:
+    def __init__(self, model: Model, target: Context, params: ContextParams) -> None:
         header = model.header
         self.target, self.reads = target.model, layers_read(header)
         check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
-        super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, **settings)
+        super().__init__(model, params, other=target)
         self._has_lattice, self._has_markov = LATTICE in header.tensors, MARKOV in header.tensors
         self._has_confidence = "conf_proj.weight" in header.tensors
         anchored = self._has_markov and bool(header.metadata.get(f"{DFLASH}.sample_from_anchor", True))

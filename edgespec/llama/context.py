@@ -22,14 +22,14 @@ from edgespec.core.features import FINAL_STATE, LAST_OUTPUT
 from edgespec.errors import GenerationError, OutOfMemoryError, UsageError
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.batch import NativeBatch, check_layers, inputs, row, states, switch, switch_states
-from edgespec.llama.cache_type import cache_type
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Cells
 from edgespec.llama.sequences import Sequences
 from edgespec.llama.thread_choice import WIDE, ThreadChoice
 from edgespec.llama.threads import attach_threads, free_threads, idle_s
-from edgespec.settings import Switch
+from edgespec.settings import CACHE_TYPES, CacheType
 
 MOST_CELLS = 2**31 - 2**8  # sizes are rounded up to a multiple of 256
 _MTP = 1  # LLAMA_CONTEXT_TYPE_MTP
@@ -45,15 +45,10 @@ class CancelledError(Exception):
 
 
 class Context(Sequences, Closable):
-    """The KV cache and decoding of one model, for up to `sequences` sequences of `n_ctx` tokens each.
+    """The KV cache and decoding of one model.
 
-    `max_outputs` limits the rows that one decode of drafts may ask for, and `n_scored` those of a decode that scores a
-    prompt. `branches` is the number of further sequences for trees. `scratch` tokens have room beyond `n_ctx`.
-    `rollback` is how many tokens of a decode a recurrent model should be able to remove again. `exact` says that passes
-    give each token the logits of a pass of its own (`kernels`). `streams` gives each sequence a separate cache, without
-    branches. `other` is the target's context, for a draft head that shares its weights, and `mtp` asks for the graph of
-    the model's MTP block. With a `pooling`, passes give a row for each sequence (`PooledContext`). Raises UsageError,
-    OutOfMemoryError.
+    `other` is the target's context, for a draft head that shares its weights; with the same model, the context has the
+    graph of the model's MTP block. Raises UsageError, OutOfMemoryError.
 
     If no number of threads is given, passes of an exact context have fewer while other programs use the cores
     (`ThreadChoice`). Elsewhere llama.cpp's kernels may round differently with another number.
@@ -68,71 +63,62 @@ class Context(Sequences, Closable):
     def __init__(
         self,
         model: Model,
+        params: ContextParams,
         *,
-        n_ctx: int,
-        sequences: int = 1,
-        max_outputs: int = 1,
-        n_scored: int = 0,
-        threads: int = 0,
-        threads_batch: int = 0,
-        cache_type_k: str = "f16",
-        cache_type_v: str = "f16",
-        flash_attention: Switch = "auto",
-        n_batch: int = 512,
-        branches: int = 0,
-        scratch: int = 0,
-        rollback: int = 0,
-        exact: bool = False,
-        streams: bool = False,
         other: Context | None = None,
-        mtp: bool = False,
         adapters: Adapters | None = None,
-        pooling: int | None = None,
     ) -> None:
         super().__init__()
-        type_k, type_v = (
-            cache_type(name, head_size)
-            for name, head_size in zip((cache_type_k, cache_type_v), model.header.head_sizes, strict=True)
-        )
-        if not _FLASH[flash_attention] and type_v.block > 1:
-            raise UsageError(
-                f"a {cache_type_v} V cache needs flash attention", hint="leave flash attention on, or use f16"
-            )
-        self.model, self.n_ctx, self.n_batch, self.sequences = model, n_ctx, n_batch, sequences
-        self.max_outputs = max(min(max_outputs, n_batch), sequences + branches)
-        self._most_rows = max(self.max_outputs, min(n_scored, n_batch))
-        self._branches = list(range(sequences, sequences + branches))
-        self.threads = threads or default_threads()
-        self.threads_batch = threads_batch or self.threads
-        chooses = exact and not (threads or threads_batch or model.is_offloaded)
+        self.model, self.params = model, params
+        self.n_ctx, self.n_batch, self.sequences = params.n_ctx, params.n_batch, params.sequences
+        self.exact, self.streams = params.exact, params.streams
+        self.max_outputs = max(min(params.max_outputs, self.n_batch), self.sequences + params.branches)
+        self._most_rows = max(self.max_outputs, min(params.n_scored, self.n_batch))
+        self._branches = list(range(self.sequences, self.sequences + params.branches))
+        self.threads = self.threads_now = params.threads or default_threads()
+        self.threads_batch = params.threads_batch or self.threads
+        chooses = self.exact and not (params.threads or params.threads_batch or model.is_offloaded)
         self._choice = ThreadChoice(self.threads, idle_s) if chooses and self.threads > 1 else None
-        self.threads_now = self.threads
         self.on_threads: Callable[[int], None] = lambda threads: None
         self.decodes, self.decode_s = 0, 0.0
+        self._adapters = adapters
+        self.adapters = self.default_adapters = adapters.default if adapters else ()
+        is_mtp = other is not None and other.model is model
+        self.can_roll_back = is_mtp or model.can_roll_back  # MTP blocks have attention, even in recurrent models
         self.fingerprint = model.fingerprint | {
             "threads": self.threads,
             "threads_batch": self.threads_batch,
-            "cache": [cache_type_k, cache_type_v],
-            "flash_attention": flash_attention,
-            "exact": exact,
-            "streams": streams,
+            "cache": [params.cache_type_k, params.cache_type_v],
+            "flash_attention": params.flash_attention,
+            "exact": self.exact,
+            "streams": self.streams,
         }
-        self._adapters = adapters
-        self.adapters = self.default_adapters = adapters.default if adapters else ()
         if adapters:
             self.fingerprint["adapters"] = adapters.facts
-        self.exact, self.streams = exact, streams
-        self.cache = {
-            "n_ctx": n_ctx,
-            "sequences": sequences,
-            "branches": branches,
-            "scratch": scratch,
-            "cache_type_k": cache_type_k,
-            "cache_type_v": cache_type_v,
-            "streams": streams,
-        }  # the settings of the cache, which a context that reads it needs too
-        cells = n_ctx * sequences + scratch
-        # `fitting` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
+        self._idle = CancelFlag()
+        self._native = self._opened(other, is_mtp=is_mtp)
+        self._pool = attach_threads(self._native, max(self.threads, self.threads_batch))
+        self._rollback = int(api.llama_n_rs_seq(self._native))
+        has_windows = model.sliding_window > 0
+        self._has_windows = has_windows and model.can_roll_back
+        self.can_save = model.can_roll_back or not (has_windows and self.exact)
+        self._batch = NativeBatch(self.n_batch, self.sequences + params.branches)
+        self.layers: set[int] = set()
+        self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
+
+    def _opened(self, other: Context | None, *, is_mtp: bool) -> Any:
+        """Return a new native context. Raises UsageError, OutOfMemoryError."""
+        model, params = self.model, self.params
+        type_k, type_v = (
+            _cache_type(name, head_size)
+            for name, head_size in zip((params.cache_type_k, params.cache_type_v), model.header.head_sizes, strict=True)
+        )
+        if not _FLASH[params.flash_attention] and type_v.block > 1:
+            raise UsageError(
+                f"a {params.cache_type_v} V cache needs flash attention", hint="leave flash attention on, or use f16"
+            )
+        cells = params.n_ctx * params.sequences + params.scratch
+        # `planning` checks the memory, since it knows all that is loaded. But llama.cpp counts cells in 32 bits, and
         # would silently make a small cache if asked for more.
         if cells > MOST_CELLS:
             raise OutOfMemoryError(
@@ -140,42 +126,33 @@ class Context(Sequences, Closable):
                 why=f"a KV cache holds {MOST_CELLS} at most",
                 hint="use a smaller context (-c)",
             )
-
-        params = api.llama_context_default_params()
-        params.n_ctx = cells
-        params.n_batch = params.n_ubatch = n_batch
-        params.n_seq_max = sequences + branches
-        params.n_outputs_max = self._most_rows
-        params.n_threads, params.n_threads_batch = self.threads, self.threads_batch
-        params.type_k, params.type_v = type_k.ggml_type, type_v.ggml_type
-        params.flash_attn_type = _FLASH[flash_attention]
-        params.kv_unified = not streams
-        has_windows = params.swa_full = model.sliding_window > 0
-        self.can_roll_back = mtp or model.can_roll_back  # MTP blocks have attention, even in recurrent models
-        params.n_rs_seq = 0 if self.can_roll_back else min(rollback, max(0, n_batch - 2))
-        params.no_perf = True
-        params.ctx_other = other and other._handle
-        params.ctx_type = _MTP if mtp else 0
-        if pooling is not None:
-            params.embeddings, params.pooling_type = True, pooling
-        self._idle = CancelFlag()
-        params.abort_callback = IS_SET
-        params.abort_callback_data = ctypes.addressof(self._idle.buffer)
+        native = api.llama_context_default_params()
+        native.n_ctx = cells
+        native.n_batch = native.n_ubatch = params.n_batch
+        native.n_seq_max = params.sequences + params.branches
+        native.n_outputs_max = self._most_rows
+        native.n_threads, native.n_threads_batch = self.threads, self.threads_batch
+        native.type_k, native.type_v = type_k.ggml_type, type_v.ggml_type
+        native.flash_attn_type = _FLASH[params.flash_attention]
+        native.kv_unified = not params.streams
+        native.swa_full = model.sliding_window > 0
+        native.n_rs_seq = 0 if self.can_roll_back else min(params.rollback, max(0, params.n_batch - 2))
+        native.no_perf = True
+        native.ctx_other = other and other._handle
+        native.ctx_type = _MTP if is_mtp else 0
+        if params.pooling is not None:
+            native.embeddings, native.pooling_type = True, params.pooling
+        native.abort_callback = IS_SET
+        native.abort_callback_data = ctypes.addressof(self._idle.buffer)
         with complaints() as lines:
-            self._native = api.llama_init_from_model(model.handle, params)
-        if not self._native:
+            opened = api.llama_init_from_model(model.handle, native)
+        if not opened:
             raise OutOfMemoryError(
                 f"cannot create a context of {cells} tokens for {model.path.name}",
                 why=first_complaint(lines),
                 hint=", or ".join(filter(None, ("use a smaller context (-c)", model.fewer_layers))),
             )
-        self._pool = attach_threads(self._native, max(self.threads, self.threads_batch))
-        self._rollback = int(api.llama_n_rs_seq(self._native))
-        self._has_windows = has_windows and model.can_roll_back
-        self.can_save = model.can_roll_back or not (has_windows and exact)
-        self._batch = NativeBatch(n_batch, sequences + branches)
-        self.layers: set[int] = set()
-        self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
+        return opened
 
     def close(self) -> None:
         """Free the cache; later calls raise UsageError, but `forget` does nothing."""
@@ -370,3 +347,17 @@ class Context(Sequences, Closable):
             starts.setdefault(sequence, position)
             lengths[sequence] += 1
         return starts if len(starts) < 3 or len(set(lengths.values())) == 1 else {}
+
+
+def _cache_type(name: str, head_size: int) -> CacheType:
+    """Return the cache type with this name. Raises UsageError if it cannot store heads of this size."""
+    cache_type = CACHE_TYPES.get(name)
+    if cache_type is None:
+        raise UsageError(f"unknown KV cache type {name}", hint=f"one of: {', '.join(CACHE_TYPES)}")
+    if head_size % cache_type.block:
+        raise UsageError(
+            f"a {name} KV cache does not fit this model",
+            why=f"it stores {cache_type.block} values at a time, and the attention heads have {head_size}",
+            hint="use f16",
+        )
+    return cache_type

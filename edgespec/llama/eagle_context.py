@@ -24,6 +24,7 @@ from edgespec.errors import UsageError
 from edgespec.gguf_file.head_check import kind_of_head, layers_read, read_ids
 from edgespec.llama.batch import check_layers
 from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_graph import Decoder, EagleGraphs, Graph, Kept
 from edgespec.llama.graph import F16, Processor, Tensors, view
 from edgespec.llama.head_weights import HeadWeights
@@ -38,29 +39,14 @@ LARGE = 2**21  # numbers of a head from which several threads pay off
 class EagleContext(Closable):
     """KV cache and decoding of an EAGLE head for the target that `target` decodes, as `HeadContext`.
 
-    `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, as
-    `Plan.as_head` has them. Raises UsageError if the target does not provide these inputs, or if the head cannot be
-    decoded here: on a GPU, with a quantised cache, with a scaled rotation of positions.
+    `reads` are the layers of the target whose inputs the head reads; `Plan.as_head` returns the parameters. Raises
+    UsageError if the target does not provide these inputs, or if the head cannot be decoded here: on a GPU, with a
+    quantised cache, with a scaled rotation of positions.
     """
 
-    def __init__(
-        self,
-        model: Model | HeadWeights,
-        target: Context,
-        *,
-        n_ctx: int,
-        sequences: int = 1,
-        max_outputs: int = 1,
-        threads: int = 0,
-        n_batch: int = 64,
-        branches: int = 0,
-        scratch: int = 0,
-        cache_type_k: str = "f16",
-        cache_type_v: str = "f16",
-        **settings: Any,
-    ) -> None:
-        header = model.header
-        if {cache_type_k, cache_type_v} != {"f16"}:
+    def __init__(self, model: Model | HeadWeights, target: Context, params: ContextParams) -> None:
+        header, n_ctx, n_batch, sequences = model.header, params.n_ctx, params.n_batch, params.sequences
+        if {params.cache_type_k, params.cache_type_v} != {"f16"}:
             raise UsageError("the cache of this head is not quantised")
         self._graphs = EagleGraphs.of(header, _weights(model, target.model))
         self.blocks = 1
@@ -69,12 +55,12 @@ class EagleContext(Closable):
         if kind_of_head(header) != "eagle1":
             self.reads = layers_read(header)
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
-        self.n_ctx, self.max_outputs = n_ctx, max(min(max_outputs, n_batch), sequences + branches)
-        threads = (threads or default_threads()) if model.n_params > LARGE else 1
+        self.n_ctx, self.max_outputs = n_ctx, max(min(params.max_outputs, n_batch), sequences + params.branches)
+        threads = (params.threads or default_threads()) if model.n_params > LARGE else 1
         self.fingerprint = model.fingerprint | {"graph": "eagle", "threads": threads}
-        size = -(-(n_ctx * sequences + scratch) // CELLS_STEP) * CELLS_STEP
-        self._cells = _Cells(size, sequences + branches, n_ctx + n_batch)
-        self._branches = list(range(sequences, sequences + branches))
+        size = -(-(n_ctx * sequences + params.scratch) // CELLS_STEP) * CELLS_STEP
+        self._cells = _Cells(size, sequences + params.branches, n_ctx + n_batch)
+        self._branches = list(range(sequences, sequences + params.branches))
         cache, width = Tensors(), self._graphs.row_width
         caches = [(cache.new(F16, width, size), cache.new(F16, width, size)) for _ in range(self._graphs.n_layers)]
         cache.allocate()

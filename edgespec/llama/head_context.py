@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ from edgespec.gguf_file.head_check import (
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.batch import can_choose_block, check_layers, pointer, states, switch_states, use_block
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.llama.trimmed_output import TrimmedOutput
@@ -40,10 +41,9 @@ from edgespec.llama.trimmed_output import TrimmedOutput
 class HeadContext(Context):
     """KV cache and decoding of `model`: a head for the target that `target` decodes, or the MTP block of this target.
 
-    `reads` are the layers of the target whose inputs the head reads; `settings` are those of `Context`, as
-    `Plan.as_head` has them. With an `output` it computes the logits of an MTP block. `blocks` MTP blocks share the
-    sequences. An assistant has the target's settings of the cache. Raises UsageError if the target does not provide
-    these inputs, or this build no states.
+    `reads` are the layers of the target whose inputs the head reads; `Plan.as_head` returns the parameters. With an
+    `output` it computes the logits of an MTP block. `blocks` MTP blocks share the sequences. An assistant has the
+    target's cache. Raises UsageError if the target does not provide these inputs, or this build no states.
 
     Attributes:
         blocks: The number of MTP blocks that draft; the first one alone if this build cannot choose. Block b has the
@@ -54,14 +54,13 @@ class HeadContext(Context):
         self,
         model: Model,
         target: Context,
-        threads: int = 0,
-        threads_batch: int = 0,
+        params: ContextParams,
+        *,
         output: TrimmedOutput | None = None,
         blocks: int = 1,
-        **settings: Any,
     ) -> None:
         self._output = output
-        self.target, is_mtp = target.model, model is target.model
+        self.target = target.model
         kind = kind_of_head(model.header)  # empty: an MTP block
         of_others = (FINAL_STATE,) if kind == "eagle1" else (LAST_OUTPUT,)
         self.reads = layers_read(model.header) if kind == "eagle3" else of_others
@@ -74,8 +73,18 @@ class HeadContext(Context):
             check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])
         self._shares_cache = kind == "assistant"
         if self._shares_cache:
-            settings |= target.cache
-        super().__init__(model, threads=threads, threads_batch=threads_batch, other=target, mtp=is_mtp, **settings)
+            shared = target.params
+            params = replace(
+                params,
+                n_ctx=shared.n_ctx,
+                sequences=shared.sequences,
+                branches=shared.branches,
+                scratch=shared.scratch,
+                cache_type_k=shared.cache_type_k,
+                cache_type_v=shared.cache_type_v,
+                streams=shared.streams,
+            )
+        super().__init__(model, params, other=target)
         self.sequences //= blocks
         self.blocks = blocks if can_choose_block() else 1
         self._n_rows = 0

@@ -18,6 +18,7 @@ from edgespec.core.sampling import FloatRow
 from edgespec.gguf_file.head_check import MASK_STATE, block_length, mask_token
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_weights import HeadWeights
 
@@ -25,12 +26,12 @@ from edgespec.llama.head_weights import HeadWeights
 class ParallelContext(EagleContext):
     """KV cache and decoding of `model`, a P-EAGLE head for the target that `target` decodes.
 
-    `longest` is the number of tokens that the head was trained to draft in a pass. `settings` are those of
-    `EagleContext`. Raises UsageError if the target does not provide the inputs of its layers.
+    `longest` is the number of tokens that the head was trained to draft in a pass. Raises UsageError if the target does
+    not provide the inputs of its layers.
     """
 
-    def __init__(self, model: HeadWeights, target: Context, **settings: Any) -> None:
-        super().__init__(model, target, **settings)
+    def __init__(self, model: HeadWeights, target: Context, params: ContextParams) -> None:
+        super().__init__(model, target, params)
         header, self._head = model.header, model
         self.longest = block_length(header)
         self._mask, self._mask_state = mask_token(header), read_rows(header, MASK_STATE)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
 from edgespec.gguf_file.pooling import RANK
+from edgespec.llama.adapters import Adapters
 from edgespec.llama.batch import row
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
@@ -21,13 +22,13 @@ Part = tuple[Sequence[int], int]
 
 
 class PooledContext(Context):
-    """A context with this `pooling` of `gguf_file/pooling.py`. Other settings are those of `Context`; each sequence and
-    each branch can read a text."""
+    """A context whose parameters have a pooling (`gguf_file/pooling.py`). Each sequence and each branch can read a
+    text."""
 
-    def __init__(self, model: Model, *, pooling: int, **settings: Any) -> None:
-        super().__init__(model, pooling=pooling, **settings)
+    def __init__(self, model: Model, params: ContextParams, *, adapters: Adapters | None = None) -> None:
+        super().__init__(model, params, adapters=adapters)
         self.n_texts = self.sequences + len(self._branches)
-        n_values = api.llama_model_n_cls_out(model.handle) if pooling == RANK else model.n_embd_out
+        n_values = api.llama_model_n_cls_out(model.handle) if params.pooling == RANK else model.n_embd_out
         self._pooled_type = ctypes.c_float * n_values
 
     def read(self, parts: Sequence[Part], ends: bool = True) -> list[NDArray[np.float32]]:

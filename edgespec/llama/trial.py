@@ -26,6 +26,7 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import is_embedding
 from edgespec.gguf_file.pooling import pooling_of
 from edgespec.gguf_file.walk import shown
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.devices import identities
 from edgespec.llama.library import build_id
 from edgespec.processes.child import Child, Limits, answer, running
@@ -244,7 +245,7 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
                 begin("while running the model")
                 _embed(model, threads)
                 return {}
-            context = Context(model, n_ctx=256, max_outputs=1, threads=threads, n_batch=64)
+            context = Context(model, ContextParams(n_ctx=256, threads=threads, n_batch=64))
             # Wide and narrow batches take different kernels.
             for start, width in ((0, 32), (32, 4), (36, 1)):
                 begin("while running the model")
@@ -275,9 +276,8 @@ def _embed(model: Model, threads: int) -> None:
     from edgespec.llama.pooled_context import PooledContext
 
     n_ctx, pooling = min(64, model.n_ctx_train), pooling_of(model.header)
-    with PooledContext(
-        model, pooling=pooling, n_ctx=n_ctx, n_batch=n_ctx, max_outputs=n_ctx, threads=threads
-    ) as context:
+    params = ContextParams(pooling=pooling, n_ctx=n_ctx, n_batch=n_ctx, max_outputs=n_ctx, threads=threads)
+    with PooledContext(model, params) as context:
         for width in (n_ctx, 1):
             context.read([([position % model.n_vocab for position in range(width)], 0)])
 

@@ -1,13 +1,11 @@
-"""The drafters of a model: find and load the draft model or head, and choose which drafters draft, and how."""
+"""The drafters of a model: opening those that were planned, and choosing which of them draft, and how."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,9 @@ from edgespec.core.features import MOST_EMBEDDINGS, TRIMMED_ROWS
 from edgespec.core.policy.measured import MeasuredPolicy
 from edgespec.core.policy.policy import DraftPolicy, FixedPolicy
 from edgespec.core.sampling import FloatRow
+from edgespec.datastore.answer_store import AnswerStore
+from edgespec.datastore.corpus import Corpus
+from edgespec.datastore.successor_store import SuccessorStore
 from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.block import BlockDrafter
@@ -26,28 +27,31 @@ from edgespec.drafters.hydra import HydraDrafter, MedusaDrafter, Network
 from edgespec.drafters.model import ModelDrafter
 from edgespec.drafters.overlap import OverlappedDrafter
 from edgespec.drafters.parallel import ParallelDrafter
+from edgespec.drafters.registry import Parts, made
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.translation import LEAST_OVERLAP, Translation
 from edgespec.engine.calibrate import CostModelCache
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Drafting
-from edgespec.errors import ModelFileError, PairError, UsageError
+from edgespec.errors import EdgespecError, ModelFileError, PairError, UsageError
 from edgespec.events import Progress
-from edgespec.files.paths import file_facts
+from edgespec.files.paths import file_facts, models_dir
 from edgespec.gguf_file.head_check import (
     BLOCK_DRAFTERS,
+    NETWORKS,
+    PEAGLE,
     is_head,
     kind_of_head,
-    mtp_mismatch,
     norm_epsilon,
     output_of_block,
     read_ids,
 )
-from edgespec.gguf_file.header import Header, read_header
-from edgespec.gguf_file.model_check import check_model
+from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import read_rows
+from edgespec.llama.adapters import Adapters
 from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.graph import Processor
 from edgespec.llama.head_context import HeadContext
@@ -57,112 +61,210 @@ from edgespec.llama.parallel_context import ParallelContext
 from edgespec.llama.product import Product
 from edgespec.llama.trimmed_output import TrimmedOutput
 from edgespec.models.memory.estimate import Plan
-from edgespec.models.names.spec import resolve
+from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
-from edgespec.runtime.near_draft import near_draft
-from edgespec.settings import AUTO_DRAFT, DRAFT_N_MAX, HEADS, MODEL_DRAFTERS, MTP, LoadSettings, Request, fixed_length
+from edgespec.runtime.planning import LoadPlan, open_model
+from edgespec.settings import DRAFT_N_MAX, HEADS, MTP, LoadSettings, Request, fixed_length
 from edgespec.validation import check_load_settings
 
 LARGE = 2**24  # numbers of a matrix from which several threads pay off
 WEAK = 0.6  # acceptance of the first token; only weaker EAGLE heads are helped by the table of successors
 
+WithContext = tuple[Drafter, Context | EagleContext]
+"""A drafter, and the context in which it decodes."""
 
-def find_draft(
-    settings: LoadSettings, header: Header, default: Path | None, progress: Progress, note: Callable[[str], None]
-) -> Path | None:
-    """Return the file of the draft, or None; `default` is the target's default draft. Self-drafts are made here.
 
-    The draft that "auto" chose is reported to `note`. Raises UsageError, ModelNotFoundError, ModelFileError.
+@dataclass(frozen=True, slots=True)
+class OpenDrafters:
+    """The drafters of a model.
+
+    Attributes:
+        by_name: In the order in which they are asked.
+        contexts: The contexts of draft models and heads.
+        model: The draft model or head, if llama.cpp has loaded one.
+        header: The header of the file that drafts, which may be a head that is not a model.
+        answers: The stored answers that the suffix drafter reads.
+        successors: The table of recycling and of heads.
+        learned: Where this table is saved.
     """
-    if settings.draft_n_max > 0 and settings.self_draft is not None:
-        from edgespec.models.pair.self_draft import self_draft
 
-        return self_draft(resolve(settings.model).path, settings.self_draft, lambda done: progress("making", done))
-    if not settings.uses_draft:
-        return None
-    if settings.draft_model not in (None, AUTO_DRAFT):
-        return resolve(settings.draft_model).path
-    near = near_draft(settings, header, note, only_heads=default is not None)
-    is_better = near is not None and bool(near.found.kind) and settings.spec_type == "auto"  # than a draft model
-    if default is not None and not is_better and _can_be(settings, read_header(default)):
-        return default
-    if near is not None:
-        if not near.is_bundled:
-            note(f"{near.what}: found near {header.path.name}, {near.found.why}")
-        return near.path
-    return _best_draft(settings, header, note) if settings.draft_model else None
+    by_name: Mapping[str, Drafter]
+    contexts: tuple[Context | EagleContext, ...]
+    model: Model | None
+    header: Header | None
+    answers: AnswerStore | None
+    successors: Successors
+    learned: SuccessorStore | None
 
 
-def _can_be(settings: LoadSettings, draft: Header | None) -> bool:
-    """True if one of the requested drafters can use this file."""
-    return draft is not None and ("draft" in settings.drafters or kind_of_head(draft) in settings.drafters)
+def open_drafters(
+    plan: LoadPlan,
+    target: Context,
+    adapters: Adapters,
+    corpus: Corpus | None,
+    stack: ExitStack,
+    progress: Progress,
+    note: Callable[[str], None],
+) -> OpenDrafters:
+    """Open the drafters of a plan, whose trees have at most `plan.leaves` leaves; `stack` closes them.
 
-
-def _best_draft(settings: LoadSettings, header: Header, note: Callable[[str], None]) -> Path | None:
-    """Return the best draft on this machine for the target, if there is one."""
-    from edgespec.models.names.local import local_models
-    from edgespec.models.pair.suggest import best, suggestions
-
-    found = best(suggestions(header, (model for model in local_models() if _can_be(settings, model.header))))
-    if found is None:
-        note(f"no model here can draft for {header.path.name}: 'edgespec pair suggest' shows why")
-        return None
-    note(f"draft model {found.spec}: {found.why}")
-    return resolve(found.spec).path
-
-
-def drafters_here(settings: LoadSettings) -> set[str]:
-    """Return the drafters with weights that can be loaded: "draft" or the kind of the head, and "mtp" if the target has
-    an MTP block. Raises ModelNotFoundError, ModelFileError."""
-    found = resolve(settings.model)
-    here = set() if mtp_mismatch(read_header(found.path)) else {MTP}
-    if settings.draft_model == AUTO_DRAFT:
-        return here | {"draft"}
-    draft = resolve(settings.draft_model).path if settings.draft_model else found.default_draft
-    if draft is None and (near := near_draft(settings, check_model(found.path), lambda text: None, untried=True)):
-        draft = near.path
-    return here | {kind_of_head(read_header(draft)) or "draft"} if draft else here
-
-
-def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) -> list[str]:
-    """Return the drafters to load for this target and draft, in the order in which they are asked.
-
-    A head replaces a draft model. Raises PairError if a head or the MTP block was requested by name and is missing.
+    Raises ModelFileError, PairError, UsageError, OutOfMemoryError.
     """
-    names = [name for name in settings.drafters if draft is not None or name not in MODEL_DRAFTERS]
-    if MTP in names and (why := mtp_mismatch(target)):
-        if settings.spec_type != "auto":
-            raise PairError(f"{target.path.name} cannot draft by --spec-type mtp", why=why, hint="leave mtp out")
-        names.remove(MTP)
-    if draft is None:
-        return names
-    kind = kind_of_head(draft) or "draft"
-    wanted = [name for name in names if name in (*HEADS, "draft")]
-    if wanted and not {kind, "draft"} & {*wanted}:
-        what = "a draft model, not a draft head" if kind == "draft" else f"a head of the kind {kind}"
-        raise PairError(f"{draft.path.name} is {what}", hint=f"--spec-type {kind} drafts with it")
-    return [*dict.fromkeys(kind if name in wanted else name for name in names)]
+    settings, names, model = plan.settings, plan.drafters, target.model
+    answers = _stored_answers(model, adapters, note) if "suffix" in names and settings.store else None
+    successors, learned = Successors(model.n_vocab), None
+    if not {"recycling", *HEADS}.isdisjoint(names):
+        learned = _learned_successors(successors, model, settings, adapters)
+    drafters: list[Drafter] = []
+    parts = Parts(successors, answers, corpus.index if corpus else None)
+    for name in names:
+        try:
+            drafters += filter(None, [made(name, parts)])
+        except UsageError as error:
+            if settings.spec_type != "auto":
+                raise
+            note(error.line)
+    opener = _Opener(settings, target, successors, plan.leaves, note, stack, lambda done: progress("loading", done))
+    header, draft_model, contexts = plan.draft, None, list[Context | EagleContext]()
+    if header is not None and header.architecture in NETWORKS:
+        threads = settings.threads_draft or target.threads
+        drafters.append(network_drafter(header, model, plan.leaves, successors, threads))
+    elif header is not None and plan.target.draft is not None:
+        try:
+            draft_model, (drafter, context) = opener.draft(plan.target.draft)
+        except EdgespecError as error:
+            if not plan.is_draft_optional:
+                raise
+            note(f"{header.path.name} is not used: {error.why or error.what}")
+            header = None
+        else:
+            drafters.append(drafter)
+            contexts.append(context)
+    if MTP in names:
+        drafter, context = opener.block(
+            plan.target.of_block, lambda: token_counts(settings, model, adapters, answers, note)
+        )
+        drafters.append(drafter)
+        contexts.append(context)
+    for drafter in drafters:
+        stack.callback(drafter.close)
+    by_name = {drafter.name: drafter for drafter in drafters}
+    return OpenDrafters(by_name, (*contexts,), draft_model, header, answers, successors, learned)
 
 
-def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> UsageError:
-    """Return the error for a draft model or head that was requested but is missing."""
-    what, named, get_one = "a draft model", "MODEL", "'edgespec pair suggest' lists what would fit"
-    if "draft" not in settings.drafters:
-        what, named = "a draft head", "HEAD.gguf"
-        kind = next(name for name in settings.drafters if name in HEADS)
-        model = shlex.quote(settings.model)
-        get_one = f"'edgespec draft train {model} --kind {kind} -o HEAD.gguf' trains one"
-        if kind == "peagle":
-            get_one = f"'edgespec draft convert OWNER/NAME {model} -o HEAD.gguf' converts a published one"
+def _stored_answers(model: Model, adapters: Adapters, note: Callable[[str], None]) -> AnswerStore:
+    return AnswerStore(model.vocabulary_id + adapters.mark, model.path.name, note)
+
+
+def _learned_successors(
+    successors: Successors, model: Model, settings: LoadSettings, adapters: Adapters
+) -> SuccessorStore | None:
+    """Fill the table with the rows of bundled and saved ones; None for weights that cannot be read, which have no
+    print."""
+    folders = (BUNDLED_HEADS, models_dir(), model.path.parent)
+    saves = settings.store and not adapters  # the tables are those of the model alone
+    with suppress(ModelFileError):
+        return SuccessorStore(model.header, successors, folders, saves=saves)
+    return None
+
+
+def token_counts(
+    settings: LoadSettings,
+    model: Model,
+    adapters: Adapters,
+    answers: AnswerStore | None,
+    note: Callable[[str], None],
+) -> NDArray[np.int64]:
+    """Return how often each token is in the stored answers, int64[V]. `answers` is None without the suffix drafter,
+    which also adds to them."""
+    if answers is None and settings.store:
+        answers = _stored_answers(model, adapters, note)
+    return np.zeros(model.n_vocab, np.int64) if answers is None else answers.counts(model.n_vocab)
+
+
+# --- draft models and heads -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Opener:
+    """Opens draft models and heads for a target; `stack` closes them."""
+
+    settings: LoadSettings
+    target: Context
+    successors: Successors
+    leaves: int
+    note: Callable[[str], None]
+    stack: ExitStack
+    progress: Callable[[float], None]
+
+    def draft(self, plan: Plan) -> tuple[Model | None, WithContext]:
+        """Open a draft model or a head. Nothing stays open after an error."""
+        with ExitStack() as opened:
+            model = None
+            if plan.header.architecture == PEAGLE:  # llama.cpp cannot load it
+                drafter = self._parallel(plan)
+            else:
+                model = opened.enter_context(open_model(plan, self.note, self.progress))
+                drafter = self._head(model, plan) if is_head(model.header) else self._model(model, plan)
+            opened.enter_context(drafter[1])
+            self.stack.push(opened.pop_all())
+        return model, drafter
+
+    def block(self, plan: Plan, written: Callable[[], NDArray[np.int64]]) -> WithContext:
+        """Open a context for the target's MTP block. `written` returns how often the target wrote each token."""
+        settings = self.settings
+        plan = replace(
+            plan,
+            threads=settings.threads_draft or settings.threads,
+            threads_batch=settings.threads_batch_draft or settings.threads_batch,
+        )
+        output = trimmed_output(self.target, written)
+        context = HeadContext(self.target.model, self.target, plan, output=output, blocks=plan.blocks)
+        self.stack.enter_context(context)
+        if context.blocks > 1:
+            return ChainedDrafter(context, self._width(plan), MTP), context
+        return HeadDrafter(context, self._width(plan), MTP, None), context
+
+    def _width(self, plan: Plan) -> int:
+        return self.leaves if plan.branches else 1
+
+    def _parallel(self, plan: Plan) -> WithContext:
+        """Open a P-EAGLE head, whose context is on the CPU."""
+        weights = HeadWeights(plan.header, self.target.model)
+        if self.settings.cache_type_k_draft or self.settings.cache_type_v_draft:
+            self.note("the KV cache of a P-EAGLE head is always f16")
+        context = ParallelContext(weights, self.target, replace(plan, cache_type_k="f16", cache_type_v="f16"))
+        return ParallelDrafter(context, self._width(plan), kind_of_head(plan.header), None), context
+
+    def _head(self, model: Model, plan: Plan) -> WithContext:
+        kind, width = kind_of_head(model.header), self._width(plan)
+        accepted = model.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
+        is_weak = bool(len(accepted)) and accepted[0] < WEAK
+        successors = self.successors if is_weak else None  # in other texts they would make a good head worse
+        if kind in BLOCK_DRAFTERS:
+            blocks = BlockContext(model, self.target, plan)
+            return BlockDrafter(blocks, width, kind, successors), blocks
         if kind == "assistant":
-            get_one = f"'edgespec pull {model}' downloads that of a Gemma 4"
-    elif missing:
-        get_one = f"'edgespec pull {missing}' downloads one"
-    return UsageError(
-        f"--spec-type {settings.spec_type} needs {what}",
-        why=f"there is none for {header.path.name}",
-        hint=f"name one (-md {named}); {get_one}; --spec-type {settings.without_draft} goes without",
-    )
+            reader = HeadContext(model, self.target, plan)
+            return AssistantDrafter(reader, self.leaves), reader
+        context = head_context(model, self.target, plan)
+        return HeadDrafter(context, width, kind, successors), context
+
+    def _model(self, draft: Model, plan: Plan) -> WithContext:
+        settings, target, note = self.settings, self.target, self.note
+        translation = translation_of(target.model, draft, note)
+        if not draft.can_roll_back:
+            raise PairError(
+                f"{draft.path.name} cannot draft",
+                why=f"the state of a {draft.header.architecture} model cannot be rolled back",
+                hint="use a draft with attention, or none (--spec-type none)",
+            )
+        if draft.n_params > target.model.n_params:
+            note("the draft model is larger than the target: it will slow decoding down")
+        name, context = "self" if settings.self_draft else "draft", Context(draft, plan)
+        if overlaps(settings, target, context, self.leaves, note):
+            return OverlappedDrafter(context, name, translation), context
+        return ModelDrafter(context, self._width(plan), name, translation), context
 
 
 def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> Translation | None:
@@ -182,74 +284,6 @@ def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> 
     return translation
 
 
-def model_drafter(
-    settings: LoadSettings,
-    target: Context,
-    draft: Model,
-    plan: Plan,
-    leaves: int,
-    successors: Successors,
-    note: Callable[[str], None],
-    written: Callable[[], NDArray[np.int64]],
-) -> tuple[ModelDrafter | AssistantDrafter, Context | EagleContext]:
-    """Open a context for a draft model, a head, or the MTP block (`draft` is the target's model); return both.
-
-    `written` returns how often the target wrote each token, int64[V].
-
-    Raises PairError, UsageError, OutOfMemoryError.
-    """
-    width = leaves if plan.branches else 1
-    threads: dict[str, Any] = {
-        "threads": settings.threads_draft or settings.threads,
-        "threads_batch": settings.threads_batch_draft or settings.threads_batch,
-    }
-    if draft is target.model or is_head(draft.header):
-        kind = MTP if draft is target.model else kind_of_head(draft.header)
-        accepted = draft.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
-        is_weak = kind != MTP and bool(len(accepted)) and accepted[0] < WEAK
-        blended = successors if is_weak else None  # successors in other texts would make a good head worse
-        if kind in BLOCK_DRAFTERS:
-            blocks = BlockContext(draft, target, **threads, **plan.context)
-            return BlockDrafter(blocks, width, kind, blended), blocks
-        if kind == "assistant":
-            reader = HeadContext(draft, target, **threads, **plan.context)
-            return AssistantDrafter(reader, leaves), reader
-        if kind == MTP:
-            output = trimmed_output(target, written)
-            block = HeadContext(draft, target, output=output, blocks=plan.blocks, **threads, **plan.context)
-            if block.blocks > 1:
-                return ChainedDrafter(block, width, kind), block
-            return HeadDrafter(block, width, kind, blended), block
-        context = head_context(draft, target, threads | plan.context)
-        return HeadDrafter(context, width, kind, blended), context
-    translation = translation_of(target.model, draft, note)
-    if not draft.can_roll_back:
-        raise PairError(
-            f"{draft.path.name} cannot draft",
-            why=f"the state of a {draft.header.architecture} model cannot be rolled back",
-            hint="use a draft with attention, or none (--spec-type none)",
-        )
-    if draft.n_params > target.model.n_params:
-        note("the draft model is larger than the target: it will slow decoding down")
-    name, own = "self" if settings.self_draft else "draft", Context(draft, **threads, **plan.context)
-    if overlaps(settings, target, own, leaves, note):
-        return OverlappedDrafter(own, name, translation), own
-    return ModelDrafter(own, width, name, translation), own
-
-
-def parallel_drafter(
-    settings: LoadSettings, target: Context, plan: Plan, leaves: int, note: Callable[[str], None]
-) -> tuple[ParallelDrafter, ParallelContext]:
-    """Return the drafter of a P-EAGLE head, and its context, which is on the CPU. Raises UsageError, ModelFileError,
-    OutOfMemoryError."""
-    weights = HeadWeights(plan.header, target.model)
-    if settings.cache_type_k_draft or settings.cache_type_v_draft:
-        note("the KV cache of a P-EAGLE head is always f16")
-    how = plan.context | {"cache_type_k": "f16", "cache_type_v": "f16"}
-    context = ParallelContext(weights, target, threads=settings.threads_draft or settings.threads, **how)
-    return ParallelDrafter(context, leaves if plan.branches else 1, kind_of_head(plan.header), None), context
-
-
 def trimmed_output(target: Context, written: Callable[[], NDArray[np.int64]]) -> TrimmedOutput | None:
     """Return the output of the target's MTP block for the tokens that it writes, if that is much smaller than the whole
     one and on the CPU."""
@@ -259,11 +293,11 @@ def trimmed_output(target: Context, written: Callable[[], NDArray[np.int64]]) ->
     return TrimmedOutput(model.header, name, written(), Processor(target.threads))
 
 
-def head_context(draft: Model, target: Context, settings: Mapping[str, Any]) -> EagleContext | HeadContext:
+def head_context(draft: Model, target: Context, params: ContextParams) -> EagleContext | HeadContext:
     """Return a decoding context for a head: without llama.cpp's work where possible."""
     with suppress(UsageError):
-        return EagleContext(draft, target, **settings)
-    return HeadContext(draft, target, **settings)
+        return EagleContext(draft, target, params)
+    return HeadContext(draft, target, params)
 
 
 def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: int, note: Callable[[str], None]) -> bool:
@@ -308,6 +342,9 @@ def network_drafter(head: Header, target: Model, width: int, successors: Success
     drafter = HydraDrafter if kind_of_head(head) == "hydra" else MedusaDrafter
     fingerprint = dict(zip(("file", "size", "mtime"), file_facts(head.path), strict=True))
     return drafter(network, embedding, successors, target.n_vocab, width, fingerprint)
+
+
+# --- choosing ---------------------------------------------------------------------------------------------------------
 
 
 class LoadedDrafters:

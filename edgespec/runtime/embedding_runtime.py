@@ -29,8 +29,9 @@ from edgespec.models.memory.fit import usual_context
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.answering import attempted
 from edgespec.runtime.embedding import Embedder
-from edgespec.runtime.fitting import about_model, fitted, open_model, uses_gpu
 from edgespec.runtime.inputs import InputReader, Texts
+from edgespec.runtime.loading import about_model
+from edgespec.runtime.planning import fitted, open_model, uses_gpu
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import Runtime, Work
 from edgespec.settings import AUTO_DRAFT, Inputs, LoadSettings, Request
@@ -86,9 +87,8 @@ class EmbeddingRuntime(Model):
         branches = min(MOST_SHARED, n_batch) - 1 if _shares_passes(settings, on_gpu=self.model.gpu_layers > 0) else 0
         plan = replace(plan, n_batch=n_batch, max_outputs=n_batch, branches=branches)
         try:
-            self._adapters = Adapters(self.model, adapters, adapter_headers)
-            threads = {"threads": settings.threads, "threads_batch": settings.threads_batch}
-            self.context = PooledContext(self.model, adapters=self._adapters, **threads, **plan.context)
+            self._adapters = Adapters(self.model, adapters)
+            self.context = PooledContext(self.model, plan, adapters=self._adapters)
         except BaseException:
             self.model.close()
             raise
@@ -155,6 +155,8 @@ def pooled_plan(header: Header, settings: LoadSettings) -> Plan:
         n_ctx=n_ctx,
         n_batch=n_batch,
         max_outputs=n_batch,
+        threads=settings.threads,
+        threads_batch=settings.threads_batch,
         cache_type_k=settings.cache_type_k,
         cache_type_v=settings.cache_type_v,
         flash_attention=settings.flash_attention,

@@ -1,13 +1,12 @@
-"""From settings to an engine: models, contexts and drafters."""
+"""From settings to an engine: find the files, plan, open the target, measure what it guarantees, open the drafters."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -16,111 +15,106 @@ from edgespec.datastore.corpus import Corpus, check_fits, find
 from edgespec.datastore.successor_store import SuccessorStore
 from edgespec.dialects.templates import dialect_of
 from edgespec.drafters.base import Drafter
-from edgespec.drafters.registry import REGISTRY, Parts, made
+from edgespec.drafters.registry import REGISTRY
 from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
-from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError, UsageError
+from edgespec.errors import UsageError
 from edgespec.events import Progress
-from edgespec.files.paths import models_dir
-from edgespec.gguf_file.adapters import check_adapter, parse_adapters
-from edgespec.gguf_file.chat_templates import chat_templates
-from edgespec.gguf_file.head_check import (
-    NETWORKS,
-    PEAGLE,
-    check_draft_file,
-    check_head_fits,
-    is_head,
-    kind_of_head,
-)
+from edgespec.gguf_file.head_check import kind_of_head
 from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.model_check import check_model, vocabulary_note
-from edgespec.llama import rpc
+from edgespec.gguf_file.model_check import vocabulary_note
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.breakers import BreakerFinder
 from edgespec.llama.context import Context
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.kernels import have_exact_kernels
-from edgespec.llama.model import Model
+from edgespec.llama.model import Model, described
 from edgespec.llama.rendering import renderer
 from edgespec.llama.template import ChatTemplate
-from edgespec.llama.workers import RemoteDevice, parse_addresses
-from edgespec.models.memory.estimate import Plan
-from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.names.source import is_path
-from edgespec.models.names.spec import resolve
-from edgespec.runtime.drafting import (
-    LoadedDrafters,
-    drafters_with,
-    find_draft,
-    model_drafter,
-    network_drafter,
-    no_draft_model,
-    parallel_drafter,
-)
-from edgespec.runtime.fitting import cache_bytes, open_model
+from edgespec.runtime.drafting import LoadedDrafters, open_drafters
 from edgespec.runtime.guarantee import Guarantee
-from edgespec.runtime.near_draft import remember
-from edgespec.runtime.planning import Planner
+from edgespec.runtime.model_files import ModelFiles, find_files, remember
+from edgespec.runtime.planning import LoadPlan, cache_bytes, open_model, plan_loading, with_branches
 from edgespec.runtime.template_dialect import TemplateDialects
-from edgespec.runtime.vision import Vision, projector_file
-from edgespec.settings import (
-    HEADS,
-    MTP,
-    LoadSettings,
-)
+from edgespec.runtime.vision import Vision
+from edgespec.settings import HEADS, LoadSettings
+
+Note = Callable[[str], None]
+"""Receives messages for the user."""
+
+AnyContext = Context | EagleContext
 
 
-class ModelSession(Closable):
-    """A target, its draft if it has one, their contexts and the engine over them.
+class Watch:
+    """Lets one cancel flag at a time stop the passes of all contexts."""
 
-    `note` receives messages for the user. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError,
-    UsageError.
-    """
+    def __init__(self, contexts: Sequence[AnyContext]) -> None:
+        self._contexts = contexts
+        self._watched: CancelFlag | None = None
+
+    def __call__(self, cancel: CancelFlag | None) -> None:
+        if cancel is not self._watched:
+            self._watched = cancel
+            for context in self._contexts:
+                context.watch(cancel)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A target with its context, and what belongs to it."""
 
     model: Model
-    adapters: Adapters
-    draft: Model | None = None
-    draft_header: Header | None = None  # also of a head, which is not a model
-    answers: AnswerStore | None = None
-    learned: SuccessorStore | None = None
-    successors: Successors | None = None  # of recycling and heads
     context: Context
+    adapters: Adapters
+    grammars: Grammars
+    breakers: BreakerFinder
+    template: ChatTemplate
+    vision: Vision
+    corpus: Corpus | None
+
+
+@dataclass(frozen=True)
+class ModelSession(Closable):
+    """A target, its drafters and the engine over them.
+
+    Attributes:
+        draft: The draft model or head, if llama.cpp has loaded one.
+        draft_header: The header of the file that drafts, which may be a head that is not a model.
+        answers: The stored answers that the suffix drafter reads.
+        successors: The table of recycling and of heads; `learned` is where it is saved.
+        contexts: That of the target, then those of drafters.
+        drafters: By name, in the order in which they are asked.
+        watch: Lets a flag stop passes of all models.
+    """
+
+    settings: LoadSettings
+    model: Model
+    context: Context
+    adapters: Adapters
+    grammars: Grammars
+    breakers: BreakerFinder
+    template: ChatTemplate
+    vision: Vision
     guarantee: Guarantee
+    draft: Model | None
+    draft_header: Header | None
+    answers: AnswerStore | None
+    successors: Successors
+    learned: SuccessorStore | None
+    contexts: Sequence[AnyContext]
+    drafters: Mapping[str, Drafter]
+    watch: Watch
     engine: Engine
     tuning: CostModelCache
     drafting: LoadedDrafters
-    template: ChatTemplate
-    vision: Vision
-    grammars: Grammars
-    breakers: BreakerFinder
-
-    def __init__(self, settings: LoadSettings, progress: Progress, note: Callable[[str], None]) -> None:
-        self._settings, self._progress, self._note = settings, progress, note
-        self.n_max = settings.draft_n_max
-        self._models: list[Model] = []
-        self.contexts: list[Context | EagleContext] = []
-        self.drafters: dict[str, Drafter] = {}
-        self._watched: CancelFlag | None = None
-        self._is_found = False
-        try:
-            self._load()
-        except BaseException:
-            self.close()
-            raise
+    _opened: ExitStack
 
     def close(self) -> None:
         """Free caches and models; safe to call twice."""
-        if hasattr(self, "grammars"):  # not if loading failed before
-            self.grammars.close()
-        if hasattr(self, "vision"):
-            self.vision.close()
-        for drafter in self.drafters.values():
-            drafter.close()
-        for opened in (self.contexts, self._models):
-            while opened:
-                opened.pop().close()
+        self._opened.close()
 
     def save(self, *, now: bool = True) -> None:
         """Save what was measured and learned; unless `now`, at most once a minute, and neither answers, of which the
@@ -131,223 +125,177 @@ class ModelSession(Closable):
         if now and self.draft_header is not None:
             steps = self.tuning.steps_without_gain(kind_of_head(self.draft_header) or "draft")
             if steps is not None and not self.adapters:  # with adapters, drafts gain less
-                remember(self._settings, self.model.path, self.draft_header.path, steps)
+                remember(self.settings, self.model.path, self.draft_header.path, steps)
         if now and self.answers is not None:
             self.answers.save()
 
-    def watch(self, cancel: CancelFlag | None) -> None:
-        """Let `cancel` stop passes of all models."""
-        if cancel is not self._watched:
-            self._watched = cancel
-            for context in self.contexts:
-                context.watch(cancel)
 
-    def _load(self) -> None:
-        settings, progress, note = self._settings, self._progress, self._note
-        found = resolve(settings.model)
-        header = check_model(found.path)
-        templates = chat_templates(header, settings.chat_template, settings.chat_template_file)
-        projector = projector_file(settings.mmproj, header, note)
-        adapters = parse_adapters(settings.lora)
-        adapter_headers = tuple(check_adapter(adapter.path, header) for adapter in adapters)
-        workers = rpc.offers(parse_addresses(settings.rpc)) if settings.rpc else []
-        planner = Planner(settings, header, adapter_headers, projector, workers, note)
-        draft_path = find_draft(settings, header, found.default_draft, progress, note)
-        if draft_path is None and settings.uses_draft and settings.spec_type != "auto":
-            raise no_draft_model(settings, header, found.missing_draft)
-        is_named = settings.draft_model or settings.spec_type != "auto" or draft_path == found.default_draft
-        self._is_found = draft_path is not None and not is_named
-        # Check both headers first: an error in the draft should not appear only after the target is loaded.
-        draft_header = check_draft_file(draft_path) if draft_path else None
-        if draft_header is not None and is_head(draft_header):
-            check_head_fits(header, draft_header)
+def open_session(settings: LoadSettings, progress: Progress, note: Note) -> ModelSession:
+    """Load a target, its draft if it has one, and make an engine for them.
 
-        def planned() -> tuple[list[str], Plan]:
-            names = drafters_with(settings, header, draft_header) if self.n_max > 0 else []
-            return names, planner.plan(draft_header, names, must_fit=self._is_found)
-
-        try:
-            names, plan = planned()
-        except OutOfMemoryError as error:
-            if not self._is_found or draft_header is None:
-                raise
-            note(f"{draft_header.path.name} is not used: {error.why or error.what}")
-            self._is_found, draft_header = False, None
-            names, plan = planned()
-        self._settings = settings = planner.settings
-        drafts = bool(names)
-        renderer().start()  # while the weights load, as the next one
-        threading.Thread(target=dialect_of, args=(templates.default,), name="dialect", daemon=True).start()
-        self.model = self._open_model(plan, workers)
-        self.adapters = Adapters(self.model, adapters, adapter_headers)
-        self.grammars, self.breakers = Grammars(self.model), BreakerFinder(self.model)
-        corpus = self._open_corpus()
-        leaves = planner.leaves(names) if self.model.can_roll_back else 1
-        plan = planner.with_branches(plan, leaves)
-        if plan.n_ctx > self.model.n_ctx_train:
-            note(f"the model was trained for a context of {self.model.n_ctx_train} tokens, not {plan.n_ctx}")
-        if told := vocabulary_note(header):
-            note(told)
-        how = plan.context | {"threads": settings.threads, "threads_batch": settings.threads_batch}
-        self.context = Context(self.model, adapters=self.adapters, **how)
-        self.contexts.append(self.context)
-        self.context.adapters = self.adapters.every  # an answer may use any of them
-        name = self.model.path.name if is_path(settings.model) else settings.model
-        self.vision = Vision(projector, self.context, name, named=settings.mmproj is not None)
-        see, styles = self.vision.see, TemplateDialects(self.model)
-        self.template = ChatTemplate(self.model, templates.default, see, templates.tool_use, styles.of)
-        self.guarantee = Guarantee(self.context, settings, self._progress, drafts=drafts)
-        self.context.adapters = self.adapters.default
-        why_not = self._why_plain() if drafts else ""
-        if why_not:
-            if draft_header is not None or corpus is not None or settings.spec_type != "auto":
-                self._note(f"decoding without speculation: {why_not}")
-            names, draft_header = [], None
-        self._say_what_is_left_out(names, drafts=drafts and not why_not)
-        if self.guarantee.warning and (names or not have_exact_kernels()):
-            note(self.guarantee.warning)
-        if found.missing_draft and settings.uses_draft and draft_path is None and not self._why_plain():
-            self._note(f"running without its draft model; download it with 'edgespec pull {found.missing_draft}'")
-        self.draft_header = draft_header
-        for drafter in self._make_drafters(names, plan, leaves, corpus):
-            self.drafters[drafter.name] = drafter
-        self.engine = Engine(
-            self.context,
-            least_width=self.guarantee.least_width,
-            most_rows=self.guarantee.most_rows,
-            cache_bytes=cache_bytes(settings.cache_ram, self._models, self._note),
-            warn=self._note,
-            watch=self.watch,
+    Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
+    """
+    files = find_files(settings, progress, note)
+    plan = plan_loading(settings, files, note)
+    with ExitStack() as stack:
+        target, plan = _open_target(files, plan, stack, progress, note)
+        model, context, adapters = target.model, target.context, target.adapters
+        context.adapters = adapters.every  # an answer may use any of them
+        guarantee = Guarantee(context, plan.settings, progress, drafts=bool(plan.drafters))
+        context.adapters = adapters.default
+        plan = _usable(plan, files, target, guarantee, note)
+        opened = open_drafters(plan, context, adapters, target.corpus, stack, progress, note)
+        contexts = [context, *opened.contexts]
+        watch = Watch(contexts)
+        models = [model] if opened.model is None else [model, opened.model]
+        engine = Engine(
+            context,
+            least_width=guarantee.least_width,
+            most_rows=guarantee.most_rows,
+            cache_bytes=cache_bytes(plan.settings.cache_ram, models, note),
+            warn=note,
+            watch=watch,
         )
-        least_width = max(1, self.guarantee.least_width)
-        compiles = any(context.model.is_offloaded for context in self.contexts)
-        drafters = self.drafters.values()
-        self.tuning = CostModelCache(self.context, drafters, least_width, compiles=compiles)
-        if self.drafters and settings.pace == "auto":
-            for context in self.contexts:
-                if context.model.is_offloaded:
-                    warm_up(context)
-            widest = min(1 + self.n_max, self.engine.scheduler.most_rows)
-            with self.context.all_threads():
-                self.tuning.measure(self.context, widest, lambda done: self._progress("costs", done))
-        self.drafting = LoadedDrafters(settings, self.drafters, self.engine, self.tuning, leaves, note)
+        tuning = _measured(plan.settings, engine, contexts, opened.by_name, progress)
+        drafting = LoadedDrafters(plan.settings, opened.by_name, engine, tuning, plan.leaves, note)
+        return ModelSession(
+            settings=plan.settings,
+            model=model,
+            context=context,
+            adapters=adapters,
+            grammars=target.grammars,
+            breakers=target.breakers,
+            template=target.template,
+            vision=target.vision,
+            guarantee=guarantee,
+            draft=opened.model,
+            draft_header=opened.header,
+            answers=opened.answers,
+            successors=opened.successors,
+            learned=opened.learned,
+            contexts=contexts,
+            drafters=opened.by_name,
+            watch=watch,
+            engine=engine,
+            tuning=tuning,
+            drafting=drafting,
+            _opened=stack.pop_all(),
+        )
 
-    def _open_corpus(self) -> Corpus | None:
-        """Return the corpus to draft from, if any. Raises UsageError."""
-        settings = self._settings
-        if "corpus" not in settings.drafters or self.n_max == 0:
-            return None
-        if settings.corpus is None:
-            raise UsageError("no corpus was given", hint="name one with --corpus")
-        corpus = Corpus(find(settings.corpus))
-        check_fits(corpus, self.model)
-        return corpus
 
-    # --- the target -----------------------------------------------------------------------------------------------
+def _open_target(
+    files: ModelFiles, plan: LoadPlan, stack: ExitStack, progress: Progress, note: Note
+) -> tuple[Target, LoadPlan]:
+    """Open the target. Return the plan without branches if its memory cannot have them."""
+    settings, header, templates = plan.settings, files.target, files.templates
+    renderer().start()  # while the weights load, as the next one
+    threading.Thread(target=dialect_of, args=(templates.default,), name="dialect", daemon=True).start()
+    model = stack.enter_context(open_model(plan.target, note, lambda done: progress("loading", done), files.workers))
+    adapters = Adapters(model, files.adapters)
+    grammars = stack.enter_context(Grammars(model))
+    corpus = _open_corpus(settings, model)
+    leaves = plan.leaves if model.can_roll_back else 1
+    plan = replace(plan, leaves=leaves, target=with_branches(plan.target, leaves))
+    if plan.target.n_ctx > model.n_ctx_train:
+        note(f"the model was trained for a context of {model.n_ctx_train} tokens, not {plan.target.n_ctx}")
+    if text := vocabulary_note(header):
+        note(text)
+    context = stack.enter_context(Context(model, plan.target, adapters=adapters))
+    name = model.path.name if is_path(settings.model) else settings.model
+    vision = stack.enter_context(Vision(files.projector, context, name, named=settings.mmproj is not None))
+    template = ChatTemplate(model, templates.default, vision.see, templates.tool_use, TemplateDialects(model).of)
+    return Target(model, context, adapters, grammars, BreakerFinder(model), template, vision, corpus), plan
 
-    def _say_what_is_left_out(self, names: Sequence[str], *, drafts: bool) -> None:
-        settings = self._settings
-        if settings.draft_model and not ({"draft", *HEADS} & {*names}) and (not settings.uses_draft or not drafts):
-            self._note(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
-        if settings.corpus and "corpus" not in settings.drafters:
-            self._note(f"corpus {settings.corpus} is not used: --spec-type excludes it")
-        only_chains = not any(REGISTRY[name].drafts_trees for name in names)
-        if settings.spec_tree > 1 and drafts and (only_chains or not self.context.free_branches):
-            why = f"{settings.sequences} sequences leave no room for branches"
-            if only_chains:
-                why = f"{' and '.join(names)} cannot draft trees"
-            elif not self.model.can_roll_back:
-                why = f"the state of a {self.model.header.architecture} model does not support branches"
-            self._note(f"drafting chains only: {why}")
-        if settings.overlap == "on" and not {"draft", "self"} & {*names}:
-            self._note("drafting is not overlapped: only a draft model can draft ahead")
 
-    def _why_plain(self) -> str:
-        """Return why this target cannot use drafts; empty if it can."""
-        if not self.context.rollback:
-            return f"the state of a {self.model.header.architecture} model cannot be rolled back"
-        if self._settings.strict and self.guarantee.rounding != 0.0:
-            return "no pass width was found at which logits are independent of the batch (--strict)"
+def _open_corpus(settings: LoadSettings, model: Model) -> Corpus | None:
+    """Return the corpus to draft from, if any. Raises UsageError."""
+    if "corpus" not in settings.drafters or settings.draft_n_max == 0:
+        return None
+    if settings.corpus is None:
+        raise UsageError("no corpus was given", hint="name one with --corpus")
+    corpus = Corpus(find(settings.corpus))
+    check_fits(corpus, model)
+    return corpus
+
+
+def _usable(plan: LoadPlan, files: ModelFiles, target: Target, guarantee: Guarantee, note: Note) -> LoadPlan:
+    """Return the plan with the drafters that this target can use. What is left out is noted, with the reason."""
+    settings, why_plain = plan.settings, _why_plain(plan.settings, target.context, guarantee)
+    if plan.drafters and why_plain:
+        if plan.draft is not None or target.corpus is not None or settings.spec_type != "auto":
+            note(f"decoding without speculation: {why_plain}")
+        plan = replace(plan, drafters=[], draft=None)
+    for text in _left_out(plan, target):
+        note(text)
+    if guarantee.warning and (plan.drafters or not have_exact_kernels()):
+        note(guarantee.warning)
+    if files.missing_draft and settings.uses_draft and files.draft is None and not why_plain:
+        note(f"running without its draft model; download it with 'edgespec pull {files.missing_draft}'")
+    return plan
+
+
+def _why_plain(settings: LoadSettings, context: Context, guarantee: Guarantee) -> str:
+    """Return why this target cannot use drafts; empty if it can."""
+    if not context.rollback:
+        return f"the state of a {context.model.header.architecture} model cannot be rolled back"
+    if settings.strict and guarantee.rounding != 0.0:
+        return "no pass width was found at which logits are independent of the batch (--strict)"
+    return ""
+
+
+def _left_out(plan: LoadPlan, target: Target) -> list[str]:
+    """Return notes about settings that have no effect."""
+    settings, names, notes = plan.settings, {*plan.drafters}, list[str]()
+    if settings.draft_model and not ({"draft", *HEADS} & names) and not (settings.uses_draft and names):
+        notes.append(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
+    if settings.corpus and "corpus" not in settings.drafters:
+        notes.append(f"corpus {settings.corpus} is not used: --spec-type excludes it")
+    if settings.spec_tree > 1 and names and (why := _why_chains(plan, target)):
+        notes.append(f"drafting chains only: {why}")
+    if settings.overlap == "on" and not {"draft", "self"} & names:
+        notes.append("drafting is not overlapped: only a draft model can draft ahead")
+    return notes
+
+
+def _why_chains(plan: LoadPlan, target: Target) -> str:
+    """Return why no trees are drafted; empty if they are."""
+    if not any(REGISTRY[name].drafts_trees for name in plan.drafters):
+        return f"{' and '.join(plan.drafters)} cannot draft trees"
+    if target.context.free_branches:
         return ""
+    if not target.model.can_roll_back:
+        return f"the state of a {target.model.header.architecture} model does not support branches"
+    return f"{plan.settings.sequences} sequences leave no room for branches"
 
-    # --- the draft ------------------------------------------------------------------------------------------------
 
-    def _make_drafters(self, names: Sequence[str], plan: Plan, leaves: int, corpus: Corpus | None) -> Iterator[Drafter]:
-        """Yield the drafters in the order in which they are asked."""
-        if "suffix" in names and self._settings.store:
-            self.answers = self._stored_answers()
-        successors = self._open_successors(is_used=not {"recycling", *HEADS}.isdisjoint(names))
-        parts = Parts(successors, self.answers, None if corpus is None else corpus.index)
-        for name in names:
-            try:
-                drafter = made(name, parts)
-            except UsageError as error:
-                if self._settings.spec_type != "auto":
-                    raise
-                self._note(error.line)
-            else:
-                yield from [] if drafter is None else [drafter]
-        if self.draft_header is not None and self.draft_header.architecture in NETWORKS:
-            threads = self._settings.threads_draft or self.context.threads
-            yield network_drafter(self.draft_header, self.model, leaves, successors, threads)
-        elif self.draft_header is not None and plan.draft is not None:
-            drafter = self._open_draft(plan.draft, leaves, successors)
-            if drafter is not None:
-                yield drafter
-        if MTP in names:
-            yield self._make_model_drafter(self.model, plan.of_block, leaves, successors)
+def _measured(
+    settings: LoadSettings,
+    engine: Engine,
+    contexts: Sequence[AnyContext],
+    drafters: Mapping[str, Drafter],
+    progress: Progress,
+) -> CostModelCache:
+    """Return the costs of passes; they are measured if the draft length depends on them."""
+    target, least_width = engine.context, max(1, engine.scheduler.least_width)
+    on_device = [context for context in contexts if context.model.is_offloaded]
+    tuning = CostModelCache(target, drafters.values(), least_width, compiles=bool(on_device))
+    if drafters and settings.pace == "auto":
+        for context in on_device:
+            warm_up(context)
+        widest = min(1 + settings.draft_n_max, engine.scheduler.most_rows)
+        with target.all_threads():
+            tuning.measure(target, widest, lambda done: progress("costs", done))
+    return tuning
 
-    def _stored_answers(self) -> AnswerStore:
-        return AnswerStore(self.model.vocabulary_id + self.adapters.mark, self.model.path.name, self._note)
 
-    def _open_successors(self, *, is_used: bool) -> Successors:
-        """Return the table of successors; if a drafter uses it, with the rows of bundled and saved tables."""
-        self.successors = successors = Successors(self.model.n_vocab)
-        folders = (BUNDLED_HEADS, models_dir(), self.model.path.parent)
-        if is_used:
-            with suppress(ModelFileError):  # weights that cannot be read have no print
-                saves = self._settings.store and not self.adapters  # the tables are those of the model alone
-                self.learned = SuccessorStore(self.model.header, successors, folders, saves=saves)
-        return successors
-
-    def _open_draft(self, plan: Plan, leaves: int, successors: Successors) -> Drafter | None:
-        """Return the drafter of a draft model or head. None, with a note, if nobody asked for this draft and it cannot
-        be loaded."""
-        n_models = len(self._models)
-        try:
-            if plan.header.architecture == PEAGLE:  # llama.cpp cannot load it
-                parallel, context = parallel_drafter(self._settings, self.context, plan, leaves, self._note)
-                self.contexts.append(context)
-                return parallel
-            self.draft = self._open_model(plan)
-            return self._make_model_drafter(self.draft, plan, leaves, successors)
-        except EdgespecError as error:
-            if not self._is_found:
-                raise
-            self._note(f"{plan.header.path.name} is not used: {error.why or error.what}")
-            while len(self._models) > n_models:
-                self._models.pop().close()
-            self.draft = self.draft_header = None
-            return None
-
-    def _make_model_drafter(self, draft: Model, plan: Plan, leaves: int, successors: Successors) -> Drafter:
-        drafter, context = model_drafter(
-            self._settings, self.context, draft, plan, leaves, successors, self._note, self._written
-        )
-        self.contexts.append(context)
-        return drafter
-
-    def _written(self) -> NDArray[np.int64]:
-        """Return how often each token is in the stored answers."""
-        answers = self.answers
-        if answers is None and self._settings.store:  # without `suffix`, which also adds to them
-            answers = self._stored_answers()
-        n_vocab = self.model.n_vocab
-        return np.zeros(n_vocab, np.int64) if answers is None else answers.counts(n_vocab)
-
-    # --- both -----------------------------------------------------------------------------------------------------
-
-    def _open_model(self, plan: Plan, workers: Sequence[RemoteDevice] = ()) -> Model:
-        model = open_model(plan, self._note, lambda done: self._progress("loading", done), workers)
-        self._models.append(model)
-        return model
+def about_model(model: Model) -> dict[str, Any]:
+    """Return what a loaded model is and where its layers are, as fields of `ModelInfo`."""
+    return {
+        "model": str(model.path),
+        "description": described(model.header),
+        "vocabulary": model.vocabulary_id,
+        "offloaded": model.gpu_layers > 0,
+        "gpu_layers": model.gpu_layers,
+        "devices": tuple(model.gpus),
+        "workers": {device.address: layers for device, layers in model.remote},
+    }

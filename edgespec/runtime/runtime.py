@@ -27,9 +27,8 @@ from edgespec.model.notes import Notes
 from edgespec.model.stream import Answer
 from edgespec.models.names.spec import own_settings
 from edgespec.runtime.answering import Answering, Compiled, Prepared, attempted
-from edgespec.runtime.fitting import about_model
 from edgespec.runtime.kept_states import KeptStates
-from edgespec.runtime.loading import ModelSession
+from edgespec.runtime.loading import about_model, open_session
 from edgespec.runtime.options import (
     AnswerOptions,
     Messages,
@@ -62,7 +61,7 @@ class Runtime(Model):
         check_load_settings(settings)
         self._progress = progress or (lambda what, done: None)
         self.notes = Notes()
-        self._loaded = loaded = ModelSession(settings, self._progress, self.notes.add)
+        self._loaded = loaded = open_session(settings, self._progress, self.notes.add)
         self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
         self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
         self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self._note_request)

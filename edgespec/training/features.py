@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from edgespec.core.features import FINAL_STATE
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.text.strict_json import json_line
 from edgespec.training.job import Listener
@@ -132,7 +133,7 @@ def read_states(model: Model, folder: Path, layers: Sequence[int], listener: Lis
     n_ctx = max(lengths)
     with (
         told_as(EdgespecError, f"cannot write to {folder}", hint=RESUMES),
-        Context(model, n_ctx=n_ctx, max_outputs=N_BATCH, threads=threads, n_batch=N_BATCH) as context,
+        Context(model, ContextParams(n_ctx=n_ctx, max_outputs=N_BATCH, threads=threads, n_batch=N_BATCH)) as context,
         file.open("r+b" if file.exists() else "wb") as out,
         suppress(CancelledError),
     ):

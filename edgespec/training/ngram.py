@@ -20,6 +20,7 @@ from edgespec.files.paths import write_whole
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import target_print
 from edgespec.llama.context import Context as ModelContext
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.training.features import N_BATCH, Row, log_sum, n_learned, read_rows
 from edgespec.training.job import LICENCE, Acceptance, Listener, Progress, Result, Settings
@@ -79,7 +80,9 @@ def write_table(model: Model, folder: Path, settings: Settings, listener: Listen
     if not learned:
         raise UsageError(f"there is nothing to learn from in {folder}")
     averages, n_ctx = Averages(), max(len(row.prompt) + len(row.answer) for row in learned)
-    with ModelContext(model, n_ctx=n_ctx, max_outputs=N_BATCH, threads=settings.threads, n_batch=N_BATCH) as context:
+    with ModelContext(
+        model, ContextParams(n_ctx=n_ctx, max_outputs=N_BATCH, threads=settings.threads, n_batch=N_BATCH)
+    ) as context:
         for number, row in enumerate(learned):
             if listener.cancel.is_set():
                 return None

@@ -27,7 +27,8 @@ from edgespec.gguf_file.head_check import (
 )
 from edgespec.gguf_file.header import EXPERTS, Header, TensorInfo
 from edgespec.gguf_file.model_check import NO_DRAFTS, NO_TARGETS, WITHOUT_CACHE
-from edgespec.settings import CACHE_TYPES, MAX_SEQUENCES, Switch
+from edgespec.llama.context_params import ContextParams
+from edgespec.settings import CACHE_TYPES, MAX_SEQUENCES
 
 WITHOUT_WINDOWS = ("phi3", "phimoe")  # architectures whose files have a window that llama.cpp ignores
 KEPT_TOKENS, KEPT_GRAPHS, GRAPH_BYTES = 64, 8, 1 << 19  # of narrow passes of usual widths (scripts/llama/graphs.h)
@@ -39,8 +40,8 @@ _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 
 
 @dataclass(slots=True, frozen=True)
-class Plan:
-    """One model and its context, in the terms of `Context`, and its draft.
+class Plan(ContextParams):
+    """One model, the parameters of its context, and its draft.
 
     Attributes:
         header: The result of `check_model` or `check_draft_file`.
@@ -56,23 +57,9 @@ class Plan:
         features: The number of floats that a draft head reads of a token.
         projector: The size in bytes of the projector's file, which reads images.
         adapters: The headers of LoRA adapters.
-        pooling: The pooling of a context for texts, every token of which is an output; None: a context for answers.
     """
 
     header: Header
-    n_ctx: int
-    sequences: int = 1
-    max_outputs: int = 1
-    n_scored: int = 0
-    n_batch: int = 512
-    cache_type_k: str = "f16"
-    cache_type_v: str = "f16"
-    flash_attention: Switch = "auto"
-    branches: int = 0
-    scratch: int = 0
-    rollback: int = 0
-    exact: bool = False
-    streams: bool = False
     gpu_layers: int = 0
     devices: tuple[str, ...] = ()
     n_cpu_moe: int = 0
@@ -86,7 +73,6 @@ class Plan:
     features: int = 0
     projector: int = 0
     adapters: tuple[Header, ...] = ()
-    pooling: int | None = None
 
     @property
     def vector(self) -> int:
@@ -102,13 +88,6 @@ class Plan:
     def stores_scores(self) -> bool:
         """True without flash attention, which stores no scores."""
         return self.flash_attention == "off"
-
-    @property
-    def context(self) -> dict[str, Any]:
-        """The arguments of `Context`, except the model."""
-        placed = ("gpu_layers", "devices", "n_cpu_moe", "split", "repacked", "interleaves", "may_repack")
-        others = ("header", *placed, "draft", "mtp", "blocks", "features", "projector", "adapters")
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in others}
 
     @property
     def n_layers(self) -> int:

@@ -196,12 +196,12 @@ def of_types(path: Path, n_ctx: int) -> Iterator[str]:
 def measured(path: Path, type: str, n_ctx: int) -> Measured:
     """Load a model with all layers on the first GPU, and measure it."""
     print(f"device_report: measuring {type}", file=sys.stderr)
-    plan = Plan(check_model(path), n_ctx, max_outputs=WIDEST)
-    plan = Plan(plan.header, n_ctx, max_outputs=WIDEST, gpu_layers=plan.n_layers)
+    plan = Plan(check_model(path), n_ctx=n_ctx, max_outputs=WIDEST)
+    plan = Plan(plan.header, n_ctx=n_ctx, max_outputs=WIDEST, gpu_layers=plan.n_layers)
     with (
         Buffers() as buffers,
         Model(plan.header, gpu_layers=plan.gpu_layers) as model,
-        Context(model, **plan.context) as context,
+        Context(model, plan) as context,
     ):
         classes = measured_classes(context)
     return Measured(type, classes, estimate(plan).vram, buffers.n_bytes)

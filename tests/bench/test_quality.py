@@ -43,6 +43,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
@@ -79,7 +80,7 @@ def kept(path: Path, text: Sequence[Sequence[int]], rows: ReferenceRows) -> None
 def one_by_one(path: Path, text: Sequence[Sequence[int]]) -> list[tuple[int, NDArray[np.float64]]]:
     """Compute the counted tokens and their probabilities by the definition, with passes over one token."""
     found = []
-    with Model(path) as model, Context(model, n_ctx=len(text[0]), threads=1) as context:
+    with Model(path) as model, Context(model, ContextParams(n_ctx=len(text[0]), threads=1)) as context:
         for window in text:
             context.forget(0)
             for place, token in enumerate(window[:-1]):

@@ -147,7 +147,7 @@ def test_a_head_that_fails_to_load_leaves_the_rest(folder: Path, monkeypatch: py
     def refuse(*args: object) -> None:
         raise ModelFileError("head.gguf cannot be used", why="it is refused")
 
-    monkeypatch.setattr("edgespec.runtime.loading.check_head_fits", refuse)
+    monkeypatch.setattr("edgespec.runtime.model_files.check_head_fits", refuse)
     found = tuned(folder / "target.gguf")
     assert [each.why for each in found.left_out] == ["head.gguf cannot be used: it is refused"]
     assert f"{SUFFIX} fixed:4" in modes_of(found)[""]

@@ -94,4 +94,4 @@ def test_contexts_are_exact_unless_fast_ones_are_asked_for(tmp_path: Path, args:
     with patch("edgespec.runtime.loading.Context", wraps=Context) as made:
         done = edgespec_here("run", "-m", "demo", "-n", "4", "--raw", *args, "x", home=tmp_path, stdin=b"")
     assert done.returncode == 0, done.stderr
-    assert {call.kwargs["exact"] for call in made.call_args_list} == {exact and have_exact_kernels()}
+    assert {call.args[1].exact for call in made.call_args_list} == {exact and have_exact_kernels()}

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain, largest
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 
@@ -50,7 +51,7 @@ def make_rows() -> dict[str, FloatRow]:
 
 def real_rows() -> dict[str, FloatRow]:
     """Return rows of the bundled target for a line of code."""
-    with Model(resolve("demo").path) as model, Context(model, n_ctx=256, max_outputs=64) as context:
+    with Model(resolve("demo").path) as model, Context(model, ContextParams(n_ctx=256, max_outputs=64)) as context:
         tokens = model.tokenize("def __init__(self, path):\n    self.path = os.path")
         n = len(tokens)
         context.decode(tokens, range(n), [(0,)] * n, [True] * n)

@@ -21,6 +21,7 @@ from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.errors import ModelFileError, PairError
 from edgespec.gguf_file.head_check import check_draft_file, head_mismatch, kind_of_head
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.settings import Image, Message, Request
@@ -104,8 +105,8 @@ def test_it_drafts_what_its_graph_computes(folder: Path, monkeypatch: pytest.Mon
     with (
         Model(check_draft_file(folder / "random.gguf")) as model,
         Model(check_draft_file(folder / "random-assistant.gguf")) as head,
-        Context(model, **settings) as target,
-        HeadContext(head, target, **settings) as assistant,
+        Context(model, ContextParams(**settings)) as target,
+        HeadContext(head, target, ContextParams(**settings)) as assistant,
     ):
         target.watch_layers([LAST_OUTPUT])
         assert len(drafts) > 25 and len({tuple(draft) for _, draft in drafts}) > 20

@@ -22,6 +22,7 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama import head_context
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.models.names.source import HEADS
@@ -247,10 +248,10 @@ def test_a_head_that_cannot_be_opened_leaves_nothing_behind(
     with (
         Model(deep) as target,
         Model(write_head(tmp_path / "head.gguf")) as head,
-        Context(target, n_ctx=64) as context,
+        Context(target, ContextParams(n_ctx=64)) as context,
         pytest.raises(UsageError, match="no states"),
     ):
-        HeadContext(head, context, threads=1, n_ctx=64, n_batch=64)
+        HeadContext(head, context, ContextParams(threads=1, n_ctx=64, n_batch=64))
     with pytest.raises(UsageError, match="closed"):
         opened[0].length(0)
 

@@ -24,6 +24,7 @@ from edgespec.drafters.overlap import OverlappedDrafter
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.drafting import overlaps as overlapping
@@ -70,7 +71,10 @@ class Pair:
         self, target: Model, draft: Model, *, slow: bool = False, overlapped: bool = True, slots: int = 1
     ) -> None:
         how: dict[str, Any] = {"n_ctx": 256, "threads": 1, "sequences": slots, "exact": True}
-        self.target, self.draft = Context(target, max_outputs=slots * (1 + N_MAX), **how), Context(draft, **how)
+        self.target, self.draft = (
+            Context(target, ContextParams(max_outputs=slots * (1 + N_MAX), **how)),
+            Context(draft, ContextParams(**how)),
+        )
         self.drafter = OverlappedDrafter(self.draft) if overlapped else ModelDrafter(self.draft)
         if overlapped and slow:
             self.drafter = BesideSlowTarget(self.draft, thread=AtOnce())

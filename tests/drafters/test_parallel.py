@@ -21,6 +21,7 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_weights import HeadWeights
 from edgespec.llama.model import Model
 from edgespec.llama.parallel_context import ParallelContext
@@ -41,9 +42,11 @@ def load(target: Path, head: Path, **settings: Any) -> edgespec.LLM:
 def rows_after(model: Model, head: Path, text: list[int], n: int) -> np.ndarray[Any, Any]:
     """The rows of a draft after a text that the target and the head read anew: float32[n, V]."""
     with (
-        Context(model, n_ctx=512, n_batch=256, max_outputs=256, threads=1) as context,
+        Context(model, ContextParams(n_ctx=512, n_batch=256, max_outputs=256, threads=1)) as context,
         ParallelContext(
-            HeadWeights(check_draft_file(head), model), context, n_ctx=512, n_batch=512, max_outputs=64, threads=1
+            HeadWeights(check_draft_file(head), model),
+            context,
+            ContextParams(n_ctx=512, n_batch=512, max_outputs=64, threads=1),
         ) as own,
     ):
         context.watch_layers(own.reads)

@@ -23,6 +23,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
 
@@ -102,7 +103,8 @@ def make(
     leaves: int = 1,
 ) -> Engine:
     context = Context(
-        target, n_ctx=n_ctx, sequences=slots, max_outputs=slots * (1 + n_max), branches=(leaves - 1) * slots
+        target,
+        ContextParams(n_ctx=n_ctx, sequences=slots, max_outputs=slots * (1 + n_max), branches=(leaves - 1) * slots),
     )
     return Engine(context, drafters=[drafter] if drafter else [], draft_n_max=n_max, tree_width=leaves)
 
@@ -161,7 +163,7 @@ def test_all_time_that_plain_decoding_does_not_need_is_a_part_of_the_draft(
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model, temperature: float) -> None:
-    with Context(small, n_ctx=512, max_outputs=1) as draft_context:
+    with Context(small, ContextParams(n_ctx=512, max_outputs=1)) as draft_context:
         plain, drafted = make(target), make(target, ModelDrafter(draft_context))
         for seed, prompt in enumerate(PROMPTS[:2]):
             want, got = (run(engine, prompt, temperature=temperature, seed=seed) for engine in (plain, drafted))
@@ -174,7 +176,7 @@ def test_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model,
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_model_that_drafts_for_itself_is_accepted(target: Model, temperature: float) -> None:
-    with Context(target, n_ctx=512, max_outputs=1) as draft_context:
+    with Context(target, ContextParams(n_ctx=512, max_outputs=1)) as draft_context:
         engine = make(target, ModelDrafter(draft_context))
         answer = run(engine, PROMPTS[0], temperature=temperature)
         engine.context.close()
@@ -185,7 +187,7 @@ def test_a_model_that_drafts_for_itself_is_accepted(target: Model, temperature: 
 def test_the_draft_model_decodes_each_token_once(target: Model, small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     cache: list[int] = []
     removed: list[tuple[int, int]] = []
-    with Context(small, n_ctx=512, max_outputs=1) as draft_context:
+    with Context(small, ContextParams(n_ctx=512, max_outputs=1)) as draft_context:
         decode, truncate = draft_context.decode, draft_context.truncate
 
         def recording_decode(tokens: Sequence[int], positions: Sequence[int], *rest: Any) -> None:
@@ -254,7 +256,7 @@ def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess
 
 
 def test_every_round_is_one_target_decode_for_all_sequences(target: Model, small: Model) -> None:
-    with Context(small, n_ctx=1024, sequences=3, max_outputs=3) as draft_context:
+    with Context(small, ContextParams(n_ctx=1024, sequences=3, max_outputs=3)) as draft_context:
         engine = make(target, ModelDrafter(draft_context), slots=3, n_ctx=1024)
         # One prompt is longer than a batch: it takes several steps, and the others do not wait for it.
         prompts = [PROMPTS[0], PROMPTS[1], "x = 1\n" * 130]
@@ -291,7 +293,7 @@ def test_a_long_prompt_lets_short_ones_go_first(target: Model) -> None:
 def test_a_prompt_may_fill_batches_to_the_last_token(target: Model) -> None:
     texts = []
     for n_batch in (8, 16, 32):
-        with Context(target, n_ctx=64, n_batch=n_batch, threads=1) as context:
+        with Context(target, ContextParams(n_ctx=64, n_batch=n_batch, threads=1)) as context:
             engine = Engine(context)
             answer = engine.add([*range(300, 332)], chooser_for(target), 4, CancelFlag())
             while answer.finish is None:
@@ -302,7 +304,7 @@ def test_a_prompt_may_fill_batches_to_the_last_token(target: Model) -> None:
 
 def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> None:
     slots = 130
-    with Context(small, n_ctx=64, sequences=slots, max_outputs=slots) as draft_context:
+    with Context(small, ContextParams(n_ctx=64, sequences=slots, max_outputs=slots)) as draft_context:
         engine = make(small, ModelDrafter(draft_context), n_max=3, slots=slots, n_ctx=64)
         warnings: list[str] = []
         engine.speculator.warn = warnings.append
@@ -320,7 +322,7 @@ def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> N
 
 def test_a_drafter_reads_what_flows_into_layers_of_every_token(target: Model) -> None:
     drafter = Reading(lambda tokens, n: [7] * n)
-    with Context(target, n_ctx=512, max_outputs=5, n_batch=16) as context:
+    with Context(target, ContextParams(n_ctx=512, max_outputs=5, n_batch=16)) as context:
         engine = Engine(context, drafters=[drafter], draft_n_max=3)
         answer = run(engine, PROMPTS[0] * 4, n=12)
         assert answer.n_prompt > 16 and answer.stats.proposed > answer.stats.accepted
@@ -352,7 +354,7 @@ def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> No
 
 
 def test_an_answer_ends_with_length_when_the_context_is_full(target: Model, small: Model) -> None:
-    with Context(small, n_ctx=128, max_outputs=1) as draft_context:
+    with Context(small, ContextParams(n_ctx=128, max_outputs=1)) as draft_context:
         engine = make(target, ModelDrafter(draft_context), n_ctx=128)
         model = engine.context.model
         sequence = engine.add(model.tokenize("x = 1\n" * 20), chooser_for(model), 10**6, CancelFlag())
@@ -380,7 +382,7 @@ def test_a_cancelled_answer_leaves_a_usable_context(target: Model) -> None:
 
 def test_a_decode_that_is_aborted_half_way_is_taken_back(target: Model) -> None:
     """The native flag is set; the sequence's own flag is not checked before the decode."""
-    draft_context = Context(target, n_ctx=512, max_outputs=1)
+    draft_context = Context(target, ContextParams(n_ctx=512, max_outputs=1))
     engine = make(target, ModelDrafter(draft_context))
     engine.speculator.warn = pytest.fail
     cancel, native = CancelFlag(), CancelFlag()
@@ -428,7 +430,7 @@ class Drawing(Scripted):
 
 def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> None:
     """A sampled draft is verified as a whole, so its length must respect the number of rows."""
-    with Context(target, n_ctx=128, sequences=4, max_outputs=4 + 10) as context:
+    with Context(target, ContextParams(n_ctx=128, sequences=4, max_outputs=4 + 10)) as context:
         engine = Engine(context, drafters=[Drawing(None)], draft_n_max=8, pace=MeasuredPolicy(Costs({1: 1.0, 64: 1.1})))
         for seed in range(4):
             sampler = chooser_for(target, 0.8, seed)
@@ -446,7 +448,7 @@ def test_drafts_that_are_always_left_out_are_known_to_earn_nothing(target: Model
         return [5] * n if tokens[:3] == [1, 2, 3] else []
 
     pace = MeasuredPolicy(Costs({1: 1.0, 64: 1.1}))
-    with Context(target, n_ctx=256, sequences=2, max_outputs=18, exact=True, streams=True) as context:
+    with Context(target, ContextParams(n_ctx=256, sequences=2, max_outputs=18, exact=True, streams=True)) as context:
         engine = Engine(context, drafters=[Scripted(guess)], draft_n_max=8, pace=pace)
         for prompt in ([1, 2, 3], [4, 5, 6]):
             engine.add(prompt, chooser_for(target), 100, CancelFlag())

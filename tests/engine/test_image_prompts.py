@@ -22,9 +22,17 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Reuse, Sequence
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.llama.projector import EncodingError
 
+SHARED: dict[str, Any] = {
+    "n_ctx": 768,
+    "n_batch": 128,
+    "threads": 1,
+    "exact": True,
+    "flash_attention": "on",
+}  # by the contexts of targets and drafts
 MROPE: dict[str, Any] = {"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]}
 SHORT, LONG = [*range(40, 60)], [*range(30, 130)]
 Part = int | list[int]
@@ -46,10 +54,10 @@ class Talk:
 
     def __init__(self, model: Model, *, sequences: int = 1, branches: int = 0, drafters: Any = (), **how: Any) -> None:
         self.model = model
-        self.context = Context(
-            model, n_ctx=768, n_batch=128, sequences=sequences, branches=branches, streams=sequences > 1,
-            max_outputs=63, threads=1, exact=True, flash_attention="on", rollback=8,
-        )  # fmt: skip
+        params = ContextParams(
+            **SHARED, sequences=sequences, branches=branches, streams=sequences > 1, max_outputs=63, rollback=8
+        )
+        self.context = Context(model, params)
         drafters = [make(self.context) if callable(make) else make for make in drafters]
         self.engine = Engine(self.context, drafters=drafters, most_rows=63, cache_bytes=1 << 26, **how)
 
@@ -96,8 +104,8 @@ def conversation(talk: Talk) -> list[list[int]]:
 
 def own_draft(context: Context) -> Drafter:
     """The model drafts for itself, but without images."""
-    draft = Context(context.model, n_ctx=768, n_batch=128, sequences=context.sequences, threads=1, exact=True,
-                    flash_attention="on", branches=8, max_outputs=8)  # fmt: skip
+    params = ContextParams(**SHARED, sequences=context.sequences, branches=8, max_outputs=8)
+    draft = Context(context.model, params)
     return ModelDrafter(draft, width=3)
 
 

@@ -23,6 +23,7 @@ from edgespec.drafters.base import Budget, DraftContext, Drafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.engine import Engine
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 
 SLOTS, N_ANSWERS, N_TOKENS, LEAVES = 32, 1600, 4, 3
@@ -56,7 +57,7 @@ def distribution(target: Model) -> dict[Outcome, float]:
     prompt = target.tokenize(PROMPT)
     sampler = Sampler(CHAIN, 0, 0, target.n_vocab)
     found: dict[Outcome, float] = {(): 1.0}
-    with Context(target, n_ctx=256, **EXACT) as context:
+    with Context(target, ContextParams(n_ctx=256, **EXACT)) as context:
         for _ in range(N_TOKENS):
             longer: dict[Outcome, float] = {}
             for outcome, p in found.items():
@@ -76,7 +77,8 @@ def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: in
     written: Counter[Outcome] = Counter()
     accepted = 0
     with Context(
-        target, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * N_TOKENS, branches=(leaves - 1) * SLOTS, **EXACT
+        target,
+        ContextParams(n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * N_TOKENS, branches=(leaves - 1) * SLOTS, **EXACT),
     ) as context:
         engine = Engine(
             context,
@@ -114,7 +116,7 @@ def test_a_draft_model_leaves_the_law_as_it_is(
     target: Model, draft: Model, distribution: dict[Outcome, float], rule: VerifyRule, leaves: int
 ) -> None:
     with Context(
-        draft, n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * leaves, branches=leaves * SLOTS, **EXACT
+        draft, ContextParams(n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * leaves, branches=leaves * SLOTS, **EXACT)
     ) as context:
         written, accepted = answers(target, ModelDrafter(context, leaves), rule, leaves)
     assert accepted > N_ANSWERS / 5

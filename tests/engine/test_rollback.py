@@ -19,6 +19,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import PairError
 from edgespec.events import TokenEvent
 from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.runtime import Runtime
@@ -58,8 +59,8 @@ class Cache:
     def __init__(self, path: str, sequences: int = 1) -> None:
         self.model = Model(path)
         wide: dict[str, Any] = {"n_ctx": 256, "max_outputs": 64, **EXACT}
-        self.context = Context(self.model, sequences=sequences, rollback=N_BACK, **wide)
-        self.fresh = Context(self.model, **wide)
+        self.context = Context(self.model, ContextParams(sequences=sequences, rollback=N_BACK, **wide))
+        self.fresh = Context(self.model, ContextParams(**wide))
         self.texts: list[list[int]] = [[] for _ in range(sequences)]
         self.drawn = np.random.default_rng(7)
 
@@ -201,12 +202,15 @@ def test_what_is_planned_with_streams_is_loaded_with_them(files: dict[str, str])
 def test_a_context_says_how_far_back_it_can_go(files: dict[str, str]) -> None:
     expected = {"lfm2": 5, "qwen35": 5, "nemotron_h": 5, "mamba": 0, "llama": 16}
     for name, rollback in expected.items():
-        with Model(files[name]) as model, Context(model, n_ctx=64, n_batch=16, rollback=5, threads=1) as context:
+        with (
+            Model(files[name]) as model,
+            Context(model, ContextParams(n_ctx=64, n_batch=16, rollback=5, threads=1)) as context,
+        ):
             assert context.rollback == rollback
     with Model(files["lfm2"]) as model:
-        with Context(model, n_ctx=64, threads=1) as context:
+        with Context(model, ContextParams(n_ctx=64, threads=1)) as context:
             assert context.rollback == 0
-        with Context(model, n_ctx=64, n_batch=4, rollback=64, threads=1) as context:
+        with Context(model, ContextParams(n_ctx=64, n_batch=4, rollback=64, threads=1)) as context:
             assert context.rollback < 4
 
 

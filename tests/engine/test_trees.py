@@ -27,6 +27,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Sequence as Answer
 from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.settings import Request
 
@@ -169,11 +170,9 @@ class Knowing(Drafter):
 def make(target: Model, drafter: object = None, *, slots: int = 1, n_ctx: int = 512) -> Engine:
     context = Context(
         target,
-        n_ctx=n_ctx,
-        sequences=slots,
-        max_outputs=slots * (1 + N_MAX),
-        branches=(LEAVES - 1) * slots,
-        **EXACT,
+        ContextParams(
+            n_ctx=n_ctx, sequences=slots, max_outputs=slots * (1 + N_MAX), branches=(LEAVES - 1) * slots, **EXACT
+        ),
     )
     drafters = [drafter] if drafter is not None else []
     return Engine(context, drafters=drafters, draft_n_max=N_MAX, tree_width=LEAVES, warn=pytest.fail)  # type: ignore[arg-type]
@@ -260,11 +259,7 @@ class TreeDrafter(ModelDrafter):
 def tree_drafter(model: Model, slots: int = 1) -> TreeDrafter:
     context = Context(
         model,
-        n_ctx=512,
-        sequences=slots,
-        max_outputs=LEAVES * slots,
-        branches=LEAVES * slots,
-        **EXACT,
+        ContextParams(n_ctx=512, sequences=slots, max_outputs=LEAVES * slots, branches=LEAVES * slots, **EXACT),
     )
     return TreeDrafter(context, LEAVES)
 
@@ -458,7 +453,7 @@ def test_trees_shrink_until_the_context_is_full(target: Model, small: Model, rul
 
 
 def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, small: Model) -> None:
-    drafter = TreeDrafter(Context(small, n_ctx=64, max_outputs=1, **EXACT))
+    drafter = TreeDrafter(Context(small, ContextParams(n_ctx=64, max_outputs=1, **EXACT)))
     plain, engine = make(target), make(target, drafter)
     want, got = (start(each, PROMPTS[0], 120) for each in (plain, engine))
     finish(plain, want)

@@ -14,6 +14,7 @@ from tiny_gguf import write_model
 
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import cpu_function, ggml_function
 from edgespec.llama.model import Model
 
@@ -27,7 +28,7 @@ Rows = NDArray[np.float32]
 
 def opened(model: Model, **options: Any) -> Context:
     usual: dict[str, Any] = {"n_ctx": 1024, "max_outputs": 64, "flash_attention": "on", "threads": 2}
-    return Context(model, **usual | options)
+    return Context(model, ContextParams(**usual | options))
 
 
 def tokens_of(model: Model, n: int = N) -> list[int]:

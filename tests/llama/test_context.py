@@ -16,6 +16,7 @@ from tiny_gguf import write_model
 from edgespec.cancel import CancelFlag
 from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 from edgespec.models.names.spec import resolve
@@ -29,7 +30,7 @@ def model() -> Iterator[Model]:
 
 @pytest.fixture
 def context(model: Model) -> Iterator[Context]:
-    with Context(model, n_ctx=256, sequences=4, max_outputs=8) as context:
+    with Context(model, ContextParams(n_ctx=256, sequences=4, max_outputs=8)) as context:
         yield context
 
 
@@ -69,7 +70,7 @@ def test_the_branches_of_a_tree_do_not_see_each_other(context: Context) -> None:
 
 
 def test_a_full_cache_says_so_and_keeps_what_it_had(model: Model) -> None:
-    with Context(model, n_ctx=256, max_outputs=1) as context:
+    with Context(model, ContextParams(n_ctx=256, max_outputs=1)) as context:
         context.decode([5] * 256, range(256), [(0,)] * 256, [False] * 255 + [True])
         with pytest.raises(CacheFullError):
             context.decode([5], [256], [(0,)], [True])
@@ -94,7 +95,7 @@ def test_what_flows_into_layers_is_read_of_all_tokens(tmp_path: Path, architectu
     path = write_model(tmp_path / "tiny.gguf", architecture)
     tensors = {tensor.name: tensor.data for tensor in GGUFReader(path).tensors}
     tokens = [5, 6, 7, 8]
-    with Model(path) as model, Context(model, n_ctx=64, threads=1, rollback=4) as context:
+    with Model(path) as model, Context(model, ContextParams(n_ctx=64, threads=1, rollback=4)) as context:
         context.watch_layers([0, 1])
         context.decode(tokens, range(4), [(0,)] * 4, [False, False, False, True])
         first, second = context.layer_inputs(0).copy(), context.layer_inputs(1).copy()
@@ -120,7 +121,7 @@ def test_an_architecture_that_does_not_give_what_flows_into_layers_is_refused(tm
     path = write_model(tmp_path / "tiny.gguf", "qwen2")
     with (
         Model(path) as model,
-        Context(model, n_ctx=64) as context,
+        Context(model, ContextParams(n_ctx=64)) as context,
         pytest.raises(UsageError, match="of a qwen2 model cannot be read"),
     ):
         context.watch_layers([0])
@@ -160,7 +161,7 @@ def test_a_row_that_was_not_asked_for_is_refused(context: Context) -> None:
 def test_more_cells_than_llama_cpp_can_count_are_refused(model: Model) -> None:
     for sequences in (2, 16):  # of which it would make 0 and 256 cells
         with pytest.raises(OutOfMemoryError, match="a KV cache holds 2147483392 at most"):
-            Context(model, n_ctx=2**32 // sequences + 1, sequences=sequences)
+            Context(model, ContextParams(n_ctx=2**32 // sequences + 1, sequences=sequences))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory cannot be limited, or is promised without end")
@@ -168,11 +169,12 @@ def test_a_context_that_cannot_be_allocated_is_refused(model: Model) -> None:
     program = f"""
 import resource
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 with Model({str(model.path)!r}) as model:
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + 2 * 10**8, resource.getrlimit(resource.RLIMIT_AS)[1]))
-    Context(model, n_ctx=2**27)
+    Context(model, ContextParams(n_ctx=2**27))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "use a smaller context (-c)" in done.stderr
@@ -182,8 +184,8 @@ with Model({str(model.path)!r}) as model:
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "bf16", "f32"])
 def test_the_cache_can_be_of_another_type(model: Model, kind: str) -> None:
     with (
-        Context(model, n_ctx=256, max_outputs=3) as plain,
-        Context(model, n_ctx=256, cache_type_k=kind, cache_type_v=kind, max_outputs=3) as context,
+        Context(model, ContextParams(n_ctx=256, max_outputs=3)) as plain,
+        Context(model, ContextParams(n_ctx=256, cache_type_k=kind, cache_type_v=kind, max_outputs=3)) as context,
     ):
         want, got = (decode_chain(each, [5, 6, 7]) for each in (plain, context))
         np.testing.assert_allclose(got, want, atol=2)
@@ -194,9 +196,9 @@ def test_the_cache_can_be_of_another_type(model: Model, kind: str) -> None:
 
 def test_impossible_cache_types_are_refused(model: Model) -> None:
     with pytest.raises(UsageError, match="unknown KV cache type"):
-        Context(model, n_ctx=256, cache_type_k="q3_x")
+        Context(model, ContextParams(n_ctx=256, cache_type_k="q3_x"))
     with pytest.raises(UsageError, match="needs flash attention"):
-        Context(model, n_ctx=256, cache_type_v="q8_0", flash_attention="off")
+        Context(model, ContextParams(n_ctx=256, cache_type_v="q8_0", flash_attention="off"))
 
 
 @pytest.mark.parametrize("flash_attention", ["on", "off"])
@@ -206,11 +208,11 @@ def test_a_cache_type_that_cannot_hold_the_heads_is_refused(
     with Model(write_model(tmp_path / "tiny.gguf", "llama")) as tiny:
         assert tiny.header.head_sizes == (16, 16)
         with pytest.raises(UsageError, match="32 values at a time, and the attention heads have 16"):
-            Context(tiny, n_ctx=256, cache_type_k="q8_0", flash_attention=flash_attention)
+            Context(tiny, ContextParams(n_ctx=256, cache_type_k="q8_0", flash_attention=flash_attention))
 
 
 def test_a_closed_context_refuses_to_work_and_forgets_in_peace(model: Model) -> None:
-    context = Context(model, n_ctx=256)
+    context = Context(model, ContextParams(n_ctx=256))
     context.close()
     context.close()
     context.forget(0)
@@ -219,6 +221,6 @@ def test_a_closed_context_refuses_to_work_and_forgets_in_peace(model: Model) -> 
 
 
 def test_threads_reach_the_library(model: Model) -> None:
-    with Context(model, n_ctx=256, threads=1, threads_batch=2) as context:
+    with Context(model, ContextParams(n_ctx=256, threads=1, threads_batch=2)) as context:
         assert api.llama_n_threads(context._handle) == 1
         assert api.llama_n_threads_batch(context._handle) == 2

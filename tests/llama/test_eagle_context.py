@@ -16,6 +16,7 @@ from edgespec.core.batch import Batch
 from edgespec.errors import UsageError
 from edgespec.llama import eagle_context, eagle_graph
 from edgespec.llama.context import CacheFullError, CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
@@ -28,7 +29,7 @@ N = 40
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     path = write_model(tmp_path_factory.mktemp("eagle") / "target.gguf", "llama", n_layers=4)
-    with Model(path) as model, Context(model, n_ctx=64, threads=1) as context:
+    with Model(path) as model, Context(model, ContextParams(n_ctx=64, threads=1)) as context:
         yield context
 
 
@@ -36,8 +37,8 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
 def both(target: Context, tmp_path: Path) -> Iterator[tuple[EagleContext, HeadContext]]:
     with (
         Model(write_head(tmp_path / "head.gguf", draft_tokens=[*range(7, 250, 3)])) as model,
-        EagleContext(model, target, **HOW) as own,
-        HeadContext(model, target, **HOW) as native,
+        EagleContext(model, target, ContextParams(**HOW)) as own,
+        HeadContext(model, target, ContextParams(**HOW)) as native,
     ):
         yield own, native
 
@@ -74,8 +75,8 @@ def test_an_eagle_1_head_is_decoded_too(target: Context, tmp_path: Path) -> None
     path = write_head(tmp_path / "head.gguf", reads_state=True, n_vocab=target.model.n_vocab)
     with (
         Model(path) as model,
-        EagleContext(model, target, **HOW) as own,
-        HeadContext(model, target, **HOW) as native,
+        EagleContext(model, target, ContextParams(**HOW)) as own,
+        HeadContext(model, target, ContextParams(**HOW)) as native,
     ):
         assert own.reads == native.reads
         assert np.allclose(own.encode(features(3, 64)), native.encode(features(3, 64)), rtol=1e-4, atol=1e-4)
@@ -95,7 +96,7 @@ def test_a_full_cache_keeps_what_it_has(target: Context, tmp_path: Path, monkeyp
     monkeypatch.setattr(eagle_context, "CELLS_STEP", 8)
     with (
         Model(write_head(tmp_path / "head.gguf")) as model,
-        EagleContext(model, target, **HOW | {"n_ctx": 16, "sequences": 1}) as context,
+        EagleContext(model, target, ContextParams(**HOW | {"n_ctx": 16, "sequences": 1})) as context,
     ):
         context.decode_filler(0, [False] * 16)
         with pytest.raises(CacheFullError):
@@ -159,13 +160,13 @@ def test_shared_embeddings_in_another_layout_are_left_to_llama_cpp(
     tied = write_model(tmp_path / "tied.gguf", "llama", n_layers=4, tensors={"output.weight": None})
     with (
         Model(tied) as target,
-        Context(target, n_ctx=64, threads=1) as context,
+        Context(target, ContextParams(n_ctx=64, threads=1)) as context,
         Model(write_head(tmp_path / "head.gguf")) as model,
     ):
-        EagleContext(model, context, **HOW).close()
+        EagleContext(model, context, ContextParams(**HOW)).close()
         monkeypatch.setattr(eagle_context, "have_exact_kernels", lambda: False)
         with pytest.raises(UsageError, match="layout"):
-            EagleContext(model, context, **HOW)
+            EagleContext(model, context, ContextParams(**HOW))
 
 
 @pytest.mark.parametrize(
@@ -182,6 +183,6 @@ def test_llama_cpp_decodes_what_this_graph_cannot(
 ) -> None:
     with Model(write_head(tmp_path / "head.gguf", metadata=metadata)) as model:
         with pytest.raises(UsageError):
-            EagleContext(model, target, **HOW | settings)
-        with head_context(model, target, HOW | settings) as context:
+            EagleContext(model, target, ContextParams(**HOW | settings))
+        with head_context(model, target, ContextParams(**HOW | settings)) as context:
             assert isinstance(context, HeadContext)

@@ -11,6 +11,7 @@ from tiny_gguf import write_model
 
 from edgespec.core.features import FINAL_STATE
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
 
@@ -30,7 +31,11 @@ def test_passes_of_all_widths_in_turn(tmp_path: Path, architecture: str) -> None
     tokens = np.random.default_rng(0).integers(0, 250, 600).tolist()
     settings: dict[str, Any] = {"n_ctx": 1024, "max_outputs": 40, "n_batch": 64, "threads": 1, "exact": True}
     path = write_model(tmp_path / "tiny.gguf", architecture)
-    with Model(path) as model, Context(model, **settings) as context, Context(model, **settings) as fresh:
+    with (
+        Model(path) as model,
+        Context(model, ContextParams(**settings)) as context,
+        Context(model, ContextParams(**settings)) as fresh,
+    ):
         for turn in range(3):
             start = 0
             for number, width in enumerate(WIDTHS):
@@ -51,7 +56,10 @@ def test_passes_of_all_widths_in_turn(tmp_path: Path, architecture: str) -> None
 
 def test_a_graph_is_used_again_after_passes_of_other_widths(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", "llama")
-    with Model(path) as model, Context(model, n_ctx=256, max_outputs=16, threads=1, exact=True) as context:
+    with (
+        Model(path) as model,
+        Context(model, ContextParams(n_ctx=256, max_outputs=16, threads=1, exact=True)) as context,
+    ):
         for _ in range(3):
             for width in (1, 3, 16, 2):
                 context.forget(0)

@@ -13,6 +13,7 @@ from tiny_gguf import ARCHITECTURES, HYBRID, write_model
 
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 
 pytestmark = [
@@ -53,7 +54,7 @@ def test_the_bits_of_a_token_do_not_depend_on_its_pass(tmp_path: Path, architect
         with Model(path, use_extra_bufts=interleaved, copied=interleaved) as model:
             tokens = tokens_of(model)
             for attention in ("on", "off"):
-                with Context(model, flash_attention=attention, **options) as context:
+                with Context(model, ContextParams(flash_attention=attention, **options)) as context:
                     for way, widths in WAYS.items():
                         found = rows(context, tokens, widths)
                         expected = alone.setdefault(attention, found)
@@ -68,12 +69,14 @@ def test_the_bits_do_not_depend_on_threads_and_on_other_sequences(
     path = write_model(tmp_path / "tiny.gguf", architecture, type="Q8_0", width=256)
     with Model(path) as model:
         tokens = tokens_of(model)
-        with Context(model, n_ctx=256, max_outputs=N, exact=True, flash_attention="on", threads=2) as context:
-            alone = rows(context, tokens, [1])
         with Context(
-            model, n_ctx=256, sequences=3, streams=True, max_outputs=90, exact=True, flash_attention="on",
-            threads=threads,
-        ) as context:  # fmt: skip
+            model, ContextParams(n_ctx=256, max_outputs=N, exact=True, flash_attention="on", threads=2)
+        ) as context:
+            alone = rows(context, tokens, [1])
+        shared = ContextParams(
+            n_ctx=256, sequences=3, streams=True, max_outputs=90, exact=True, flash_attention="on", threads=threads
+        )
+        with Context(model, shared) as context:
             for start, width in ((0, 30), (30, 1), (31, 8), (39, 30)):
                 part, places = tokens[start : start + width], range(start, start + width)
                 ids = [(sequence,) for sequence in range(3) for _ in places]
@@ -87,12 +90,12 @@ def test_the_bits_do_not_depend_on_threads_and_on_other_sequences(
 def test_logits_are_those_of_llama_cpp_but_for_rounding(tmp_path: Path, architecture: str, interleaved: bool) -> None:
     path = write_model(tmp_path / "tiny.gguf", architecture, type="F16", width=256)
     options: dict[str, Any] = {"n_ctx": 256, "max_outputs": N, "flash_attention": "off", "threads": 2}
-    with Model(path, use_extra_bufts=interleaved) as model, Context(model, **options) as context:
+    with Model(path, use_extra_bufts=interleaved) as model, Context(model, ContextParams(**options)) as context:
         here = rows(context, tokens_of(model), [64, 3])
     with (
         kernels.kernels_of_llama_cpp(),
         Model(path, use_extra_bufts=False) as model,
-        Context(model, **options) as context,
+        Context(model, ContextParams(**options)) as context,
     ):
         there = rows(context, tokens_of(model), [64, 3])
     assert not np.array_equal(here, there)

@@ -15,6 +15,7 @@ from tiny_projector import SEEING, picture, write_projector, write_seeing
 
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.llama.projector import Projector, _mtmd
 from edgespec.llama.trial import try_projector
@@ -30,7 +31,7 @@ def seeing(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[t
 
 
 def context_of(model: Model) -> Context:
-    return Context(model, n_ctx=512, n_batch=32, threads=1, exact=True, flash_attention="on")
+    return Context(model, ContextParams(n_ctx=512, n_batch=32, threads=1, exact=True, flash_attention="on"))
 
 
 def test_logits_after_an_image_are_those_of_llama_cpp(seeing: tuple[Model, Projector]) -> None:

@@ -13,6 +13,7 @@ from tiny_gguf import HYBRID, write_model
 
 from edgespec.cancel import CancelFlag
 from edgespec.llama.context import CancelledError, Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 
 N = 400
@@ -26,7 +27,9 @@ class Cache:
 
     def __init__(self, path: Path, **settings: Any) -> None:
         self.model = Model(path)
-        self.context = Context(self.model, n_ctx=1024, max_outputs=8, sequences=3, threads=1, rollback=3, **settings)
+        self.context = Context(
+            self.model, ContextParams(n_ctx=1024, max_outputs=8, sequences=3, threads=1, rollback=3, **settings)
+        )
 
     def rows(self, start: int, *ends: int, sequence: int = 2, text: list[int] = TEXT) -> NDArray[np.float32]:
         """The last row of each pass up to one of `ends`."""

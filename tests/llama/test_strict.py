@@ -17,6 +17,7 @@ from edgespec.engine.width_classes import WIDEST, WidthClasses, measure_classes,
 from edgespec.errors import UsageError
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model
 from edgespec.llama.quantize import quantize
 from edgespec.llama.rounding import measure_widths
@@ -52,7 +53,7 @@ SINGLE = tuple((width, width) for width in range(1, WIDEST + 1))
 def test_neighbouring_widths_with_the_same_bits_are_a_class(
     tiny: Model, coarse: tuple[int, ...], ranges: tuple[tuple[int, int], ...]
 ) -> None:
-    with CoarseContext(tiny, n_ctx=512, max_outputs=WIDEST, **EXACT) as context:
+    with CoarseContext(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, **EXACT)) as context:
         context.is_coarse = lambda width, index: width in coarse
         classes = measure_classes(context, (192,))
         assert context.length(0) == 0
@@ -64,7 +65,7 @@ def test_neighbouring_widths_with_the_same_bits_are_a_class(
 def test_small_batches_read_the_same_text(tiny: Model) -> None:
     found = []
     for n_batch in (128, 512):
-        with Context(tiny, n_ctx=512, max_outputs=WIDEST, n_batch=n_batch, **EXACT) as context:
+        with Context(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, n_batch=n_batch, **EXACT)) as context:
             read: list[int] = []
             decode = context.decode
 
@@ -79,13 +80,13 @@ def test_small_batches_read_the_same_text(tiny: Model) -> None:
 
 
 def test_rows_that_depend_on_their_place_are_in_no_class(tiny: Model) -> None:
-    with CoarseContext(tiny, n_ctx=512, max_outputs=WIDEST, **EXACT) as context:
+    with CoarseContext(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, **EXACT)) as context:
         context.is_coarse = lambda width, index: index == width - 1
         assert measure_classes(context, (192,)).ranges == SINGLE
 
 
 def test_a_class_must_hold_at_every_depth(tiny: Model) -> None:
-    with CoarseContext(tiny, n_ctx=1536, max_outputs=WIDEST, **EXACT) as context:
+    with CoarseContext(tiny, ContextParams(n_ctx=1536, max_outputs=WIDEST, **EXACT)) as context:
         context.is_coarse = lambda width, index: width == 1 or (width > 8 and context.length(0) > 1000)
         assert measure_classes(context, (192, 1280)).ranges == ((1, 1), (2, 8), (9, 16))
 
@@ -103,7 +104,7 @@ def test_the_class_that_generates_fastest_is_used_if_its_plain_passes_cost_littl
 def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
     measured, found = [], []
     for threads in (1, 1, 2):
-        with Context(tiny, n_ctx=512, max_outputs=WIDEST, threads=threads) as context:
+        with Context(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, threads=threads)) as context:
             told: list[float] = []
             found.append(measured_classes(context, told.append))
             measured.append(bool(told))
@@ -112,11 +113,11 @@ def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
 
 
 def test_what_cannot_be_measured_is_none(tmp_path: Path, tiny: Model) -> None:
-    with Context(tiny, n_ctx=16, max_outputs=4) as context:
+    with Context(tiny, ContextParams(n_ctx=16, max_outputs=4)) as context:
         assert measured_classes(context) is None
     with (
         Model(write_model(tmp_path / "mamba.gguf", "mamba")) as mamba,
-        Context(mamba, n_ctx=512, max_outputs=WIDEST) as context,
+        Context(mamba, ContextParams(n_ctx=512, max_outputs=WIDEST)) as context,
     ):
         assert measured_classes(context) is None
 
@@ -239,7 +240,7 @@ def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
 
 def test_a_width_that_differs_is_found_with_few_passes(tiny: Model) -> None:
     settings: dict[str, Any] = {"n_ctx": 512, "max_outputs": 31, "threads": 1, "exact": True}
-    with Context(tiny, **settings) as context:
+    with Context(tiny, ContextParams(**settings)) as context:
         assert measure_widths(context, 250, 31).exact_to == 31
         assert context.decodes < 40
     with CoarseContext(tiny, **settings) as context:

@@ -14,6 +14,7 @@ import pytest
 
 from edgespec.llama import kernels, library, threads
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import ggml_function
 from edgespec.llama.model import Model
@@ -28,7 +29,7 @@ def model() -> Iterator[Model]:
 
 
 def logits(model: Model, n_threads: int) -> np.ndarray:
-    with Context(model, n_ctx=64, threads=n_threads) as context:
+    with Context(model, ContextParams(n_ctx=64, threads=n_threads)) as context:
         rows = list[np.ndarray]()
         for position, token in enumerate(model.tokenize("def f(xs): return")):
             context.decode([token], [position], [(0,)], [True])
@@ -94,7 +95,7 @@ def test_the_number_of_threads_changes_no_bit(model: Model) -> None:
     text = (model.tokenize("def f(xs): return") * 200)[:700]
 
     def rows(choice: ThreadChoice | None) -> np.ndarray:
-        with Context(model, n_ctx=1024, threads=3, max_outputs=16, exact=True) as context:
+        with Context(model, ContextParams(n_ctx=1024, threads=3, max_outputs=16, exact=True)) as context:
             context._choice = choice
             at, found = 0, list[np.ndarray]()
             for width in (512, 1, 1, 100, 1, 2, 2, 3, 8, 16, 7, 1, 1, 1):
@@ -112,14 +113,14 @@ def test_only_exact_contexts_without_a_given_number_choose_one(model: Model, mon
     monkeypatch.setattr("edgespec.llama.context.default_threads", lambda: 2)
     given: list[dict[str, Any]] = [{"exact": True, "threads": 2}, {"exact": True, "threads_batch": 2}, {"exact": False}]
     for arguments in given:
-        with Context(model, n_ctx=64, **arguments) as context:
+        with Context(model, ContextParams(n_ctx=64, **arguments)) as context:
             assert context._choice is None
-    with Context(model, n_ctx=64, exact=True) as context:
+    with Context(model, ContextParams(n_ctx=64, exact=True)) as context:
         assert (context._choice is not None) == have_exact_kernels()
 
 
 def test_all_threads_compute_the_passes_that_are_compared(model: Model) -> None:
-    with Context(model, n_ctx=64, threads=2, exact=True) as context:
+    with Context(model, ContextParams(n_ctx=64, threads=2, exact=True)) as context:
         numbers = list[int]()
         context._choice, context.on_threads = InTurn(2), numbers.append
         for _ in range(2):

@@ -17,6 +17,7 @@ from edgespec.gguf_file.head_check import check_draft_file, check_head_fits, kin
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
@@ -76,9 +77,9 @@ def test_a_head_computes_what_the_published_layout_defines(
     n = len(TOKENS)
     with (
         Model(target) as model,
-        Context(model, n_ctx=32, max_outputs=n, threads=1) as context,
+        Context(model, ContextParams(n_ctx=32, max_outputs=n, threads=1)) as context,
         Model(path) as loaded,
-        kind(loaded, context, threads=1, n_ctx=32, n_batch=32, max_outputs=32) as head,
+        kind(loaded, context, ContextParams(threads=1, n_ctx=32, n_batch=32, max_outputs=32)) as head,
     ):
         context.watch_layers(head.reads)
         context.decode(TOKENS, range(n), [(0,)] * n, [True] * n)

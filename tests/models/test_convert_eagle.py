@@ -20,6 +20,7 @@ from edgespec.gguf_file.head_check import check_draft_file, kind_of_head, read_i
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.head_weights import HeadWeights
@@ -82,9 +83,9 @@ def test_an_eagle31_head_computes_what_its_authors_define(
     assert kind_of_head(header) == "eagle3"
     with (
         Model(target) as model,
-        Context(model, n_ctx=32, max_outputs=n, threads=1) as context,
+        Context(model, ContextParams(n_ctx=32, max_outputs=n, threads=1)) as context,
         Model(path) as loaded,
-        kind(loaded, context, **HOW) as head,
+        kind(loaded, context, ContextParams(**HOW)) as head,
     ):
         features = features_of(context, head.reads)
         head.decode_pairs(
@@ -215,8 +216,8 @@ def test_a_peagle_head_drafts_in_one_pass_what_its_authors_define(target: Path, 
     n, texts = len(TOKENS), []
     with (
         Model(target) as model,
-        Context(model, n_ctx=32, max_outputs=n, threads=1) as context,
-        ParallelContext(HeadWeights(header, model), context, sequences=2, **HOW) as head,
+        Context(model, ContextParams(n_ctx=32, max_outputs=n, threads=1)) as context,
+        ParallelContext(HeadWeights(header, model), context, ContextParams(sequences=2, **HOW)) as head,
     ):
         assert head.longest == (5 if form == "speculators" else 8)
         features = features_of(context, head.reads)

@@ -25,6 +25,7 @@ from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.header import Header, read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.kernels import have_exact_kernels, repacked_types
 from edgespec.llama.model import Model
 from edgespec.llama.trial import extra_buffers_work, self_check
@@ -32,9 +33,9 @@ from edgespec.models.memory.estimate import Plan, bytes_per_token, estimate
 from edgespec.models.memory.fit import QUANT_BITS, largest_context, what_would_fit
 from edgespec.models.memory.placement import placed
 from edgespec.models.names.spec import resolve
-from edgespec.runtime import fitting
+from edgespec.runtime import planning
 from edgespec.runtime.embedding_runtime import pooled_plan
-from edgespec.runtime.fitting import cache_bytes, copies
+from edgespec.runtime.planning import cache_bytes, copies
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import size_of
 
@@ -210,7 +211,7 @@ def test_what_a_head_has_not_read_is_kept(tmp_path: Path) -> None:
     unread = [estimate(Plan(head, n_ctx=n_ctx, sequences=2, features=192)).work for n_ctx in (1024, 2048, 1_000_000)]
     assert unread == [1024 * 2 * 192 * 4, 2048 * 2 * 192 * 4, MOST_UNREAD]
     target = check_model(write_model(tmp_path / "target.gguf", "llama", n_layers=4))
-    draft = Plan(head, 1024, features=192)
+    draft = Plan(head, n_ctx=1024, features=192)
     both = estimate(Plan(target, n_ctx=1024, draft=draft))
     alone = estimate(Plan(target, n_ctx=1024)) + estimate(draft)
     assert both.output - alone.output == 512 * 192 * 4  # of a pass
@@ -252,13 +253,13 @@ def test_what_only_fits_without_an_mtp_block_is_refused_with_it(
     header = check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe"))
     without, drafting = (Plan(header, n_ctx=2048, mtp=mtp) for mtp in (False, True))
     free = estimate(drafting).allocated - 1000
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: free)
-    monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
-    monkeypatch.setattr(fitting, "repacks", lambda plan: False)
-    assert fitting.fitted(without, lambda _: None).n_ctx == 2048
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: free)
+    monkeypatch.setattr(planning, "supports_gpu", lambda: False)
+    monkeypatch.setattr(planning, "repacks", lambda plan: False)
+    assert planning.fitted(without, lambda _: None).n_ctx == 2048
     with pytest.raises(OutOfMemoryError, match="a context of 2,048 tokens does not fit"):
-        fitting.fitted(drafting, lambda _: None)
-    assert fitting.fitted(drafting, lambda _: None, may_shrink=True).n_ctx < 2048
+        planning.fitted(drafting, lambda _: None)
+    assert planning.fitted(drafting, lambda _: None, may_shrink=True).n_ctx < 2048
 
 
 def test_without_flash_attention_the_cpu_takes_half_of_the_scores_again() -> None:
@@ -319,25 +320,25 @@ def test_repacked_weights_are_those_that_llama_cpp_reports(
 def test_weights_that_take_most_of_the_memory_stay_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(DEMO, n_ctx=1024)
     for share, repacked in ((0.7, self_check() == "works"), (0.8, False)):
-        monkeypatch.setattr(fitting, "total_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
-        assert fitting.repacks(plan) == repacked
+        monkeypatch.setattr(planning, "total_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
+        assert planning.repacks(plan) == repacked
 
 
 def test_weights_that_do_not_fit_into_free_memory_stay_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "self_check", lambda: "works")
+    monkeypatch.setattr(planning, "self_check", lambda: "works")
     for free, repacked in ((DEMO.weights_bytes, True), (DEMO.weights_bytes - 1, False)):
-        monkeypatch.setattr(fitting, "available_memory_bytes", lambda free=free: free)
-        assert fitting.repacks(Plan(DEMO, n_ctx=1024)) is repacked
+        monkeypatch.setattr(planning, "available_memory_bytes", lambda free=free: free)
+        assert planning.repacks(Plan(DEMO, n_ctx=1024)) is repacked
 
 
 def test_weights_stay_in_their_file_by_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.platform", "linux")
-    monkeypatch.setattr(fitting, "have_exact_kernels", lambda: True)
-    monkeypatch.setattr(fitting, "self_check", lambda: "works")
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 9 * DEMO.weights_bytes)
+    monkeypatch.setattr(planning, "have_exact_kernels", lambda: True)
+    monkeypatch.setattr(planning, "self_check", lambda: "works")
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: 9 * DEMO.weights_bytes)
     for wanted in (True, False):
         plan = Plan(DEMO, n_ctx=1024, may_repack=wanted)
-        assert (fitting.repacks(plan), copies(plan)) == (wanted, wanted)
+        assert (planning.repacks(plan), copies(plan)) == (wanted, wanted)
 
 
 def test_what_is_mapped_needs_no_room() -> None:
@@ -362,8 +363,8 @@ def test_weights_are_copied_where_huge_pages_are_and_half_of_the_memory_stays_fr
         ("darwin", True, 2 * DEMO.weights_bytes, 0, False),
     ):
         monkeypatch.setattr("sys.platform", platform)
-        monkeypatch.setattr("edgespec.runtime.fitting.have_exact_kernels", lambda has=bounds: has)
-        monkeypatch.setattr("edgespec.runtime.fitting.available_memory_bytes", lambda bytes=free: bytes)
+        monkeypatch.setattr("edgespec.runtime.planning.have_exact_kernels", lambda has=bounds: has)
+        monkeypatch.setattr("edgespec.runtime.planning.available_memory_bytes", lambda bytes=free: bytes)
         assert copies(replace(plan, gpu_layers=gpu_layers)) is wanted
 
 
@@ -371,7 +372,7 @@ def test_copied_weights_are_the_mapped_ones(tmp_path: Path) -> None:
     rows = []
     for copied in (False, True):
         with log_lines() as lines, Model(DEMO, use_extra_bufts=False, copied=copied) as model:
-            context = Context(model, n_ctx=64, threads=1)
+            context = Context(model, ContextParams(n_ctx=64, threads=1))
             context.decode([5, 6, 7], range(3), [(0,)] * 3, [False, False, True])
             rows.append(context.logits(2).copy())
             context.close()
@@ -482,14 +483,14 @@ def test_what_slots_lose_has_a_share_of_the_memory_that_is_left(monkeypatch: pyt
     mapped, copied, offloaded = (
         cast(Any, SimpleNamespace(size_bytes=4 * gib, is_copied=kind == 1, is_offloaded=kind == 2)) for kind in range(3)
     )
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 20 * gib)
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: 20 * gib)
     assert cache_bytes(None, [copied, offloaded], notes.append) == 20 * gib // 8
     assert cache_bytes(None, [mapped], notes.append) == 2 * gib
     assert cache_bytes(100, [mapped], notes.append) == 100 << 20
     assert cache_bytes(0, [mapped], notes.append) == 0 and not notes
     assert cache_bytes(17 << 10, [mapped], notes.append) == 16 * gib
     assert notes == ["--cache-ram 17408 is more memory than is free; using 17.2 GB for it"]
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 100 * gib)
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: 100 * gib)
     assert cache_bytes(None, [], notes.append) == 8 * gib
 
 
@@ -499,8 +500,8 @@ def test_weights_that_are_too_large_are_an_error_only_where_they_must_fit(
     plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe")), n_ctx=256)
     needed = estimate(plan)
     assert needed.mapped
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: needed.allocated + needed.mapped - 1)
-    monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
-    assert fitting.fitted(plan, lambda _: None).n_ctx == 256
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: needed.allocated + needed.mapped - 1)
+    monkeypatch.setattr(planning, "supports_gpu", lambda: False)
+    assert planning.fitted(plan, lambda _: None).n_ctx == 256
     with pytest.raises(OutOfMemoryError, match="does not fit into memory"):
-        fitting.fitted(plan, lambda _: None, must_fit=True)
+        planning.fitted(plan, lambda _: None, must_fit=True)

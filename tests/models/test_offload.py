@@ -26,7 +26,7 @@ from edgespec.models.memory.placement import (
     placement,
 )
 from edgespec.models.names.spec import resolve
-from edgespec.runtime import fitting
+from edgespec.runtime import planning
 from edgespec.settings import Offload
 from edgespec.text.figures import size_of
 
@@ -210,10 +210,10 @@ def gpu(free_bytes: int) -> Device:
 
 def fitted(monkeypatch: pytest.MonkeyPatch, free_bytes: int, *wanted: Offload, **settings: Any) -> tuple[Plan, str]:
     """Return the plan on a machine with such a GPU, and the notes."""
-    monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
-    monkeypatch.setattr(fitting, "gpus", lambda names: [gpu(free_bytes)])
+    monkeypatch.setattr(planning, "supports_gpu", lambda: True)
+    monkeypatch.setattr(planning, "gpus", lambda names: [gpu(free_bytes)])
     notes: list[str] = []
-    return fitting.fitted(PAIR, notes.append, *wanted, **settings), "; ".join(notes)
+    return planning.fitted(PAIR, notes.append, *wanted, **settings), "; ".join(notes)
 
 
 def test_what_goes_to_the_gpu_is_said_unless_it_is_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,8 +229,8 @@ def test_what_goes_to_the_gpu_is_said_unless_it_is_all(monkeypatch: pytest.Monke
 
 
 def test_what_is_on_the_gpu_needs_no_main_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    least = estimate(fitting._repacked(PAIR)).allocated
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: int(least * 0.95))
+    least = estimate(planning._repacked(PAIR)).allocated
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: int(least * 0.95))
     assert fitted(monkeypatch, 10**12)[0].n_ctx == 1024
     with pytest.raises(OutOfMemoryError, match="a context of 1,024 tokens does not fit"):
         fitted(monkeypatch, 0)
@@ -240,13 +240,13 @@ def test_what_is_on_the_gpu_needs_no_main_memory(monkeypatch: pytest.MonkeyPatch
 
 
 def test_sequences_share_what_the_gpu_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
+    monkeypatch.setattr(planning, "supports_gpu", lambda: True)
     whole = replace(ALONE, gpu_layers=ALL)
     one, two = (needed(replace(whole, sequences=n, max_outputs=n)) for n in (1, 2))
     for further, wanted in ((0, 1), (8, 5), (100, 16)):
         free = one + further * (two - one)
-        monkeypatch.setattr(fitting, "gpus", lambda names, free=free: [gpu(free)])
-        assert fitting.sequences_that_fit(ALONE) == wanted
+        monkeypatch.setattr(planning, "gpus", lambda names, free=free: [gpu(free)])
+        assert planning.sequences_that_fit(ALONE) == wanted
         # With this number the layers do not change.
         assert layers(replace(ALONE, sequences=wanted, max_outputs=wanted), [free]) == (ALL, 0)
 
@@ -263,7 +263,7 @@ def test_a_gpu_that_lacks_memory_for_what_is_requested_is_named(monkeypatch: pyt
 
 
 def test_a_gpu_that_is_not_there_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "supports_gpu", lambda: False)
+    monkeypatch.setattr(planning, "supports_gpu", lambda: False)
     with edgespec.load("demo", threads=1, gpu_layers="all") as llm:
         assert llm.info.gpu_layers == 0
         assert llm.notes.count("this build of llama.cpp has no usable GPU: all layers stay on the CPU") == 1
@@ -285,7 +285,7 @@ def test_an_integrated_gpu_is_used_only_if_asked_for(
     monkeypatch: pytest.MonkeyPatch, kind: str, wanted: Offload, names: tuple[str, ...], n_layers: int
 ) -> None:
     found = replace(gpu(10**10), kind=kind)
-    monkeypatch.setattr(fitting, "supports_gpu", lambda: True)
-    monkeypatch.setattr(fitting, "gpus", lambda names: [found])
+    monkeypatch.setattr(planning, "supports_gpu", lambda: True)
+    monkeypatch.setattr(planning, "gpus", lambda names: [found])
     names = tuple(found.name for _ in names)
-    assert fitting.fitted(replace(ALONE, devices=names), pytest.fail, wanted, 0).gpu_layers == n_layers
+    assert planning.fitted(replace(ALONE, devices=names), pytest.fail, wanted, 0).gpu_layers == n_layers

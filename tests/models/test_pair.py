@@ -25,6 +25,7 @@ from edgespec.errors import PairError
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import Model, described
 from edgespec.llama.quantize import quantize
 from edgespec.models.names.local import LocalModel, local_model, local_models
@@ -198,7 +199,7 @@ def test_who_can_draft_and_who_can_be_drafted_for_is_known_by_the_architecture(
     tmp_path: Path, architecture: str
 ) -> None:
     other, usual = write_model(tmp_path / "other.gguf", architecture), write_model(tmp_path / "usual.gguf", "llama")
-    with Model(other) as model, Context(model, n_ctx=64, rollback=3) as context:
+    with Model(other) as model, Context(model, ContextParams(n_ctx=64, rollback=3)) as context:
         as_draft, as_target = verdict(usual, other), verdict(other, usual)
         why = f"the state of a {architecture} model cannot be rolled back"
         assert (why in as_draft.reasons) == (as_draft.verdict == "no") == (not model.can_roll_back)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from edgespec.llama.context import Context
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.placement import needed_on_gpus
 from edgespec.models.names.spec import resolve
-from edgespec.runtime.fitting import fitted, open_model
+from edgespec.runtime.planning import fitted, open_model
 
 # The first pass of each width compiles its shaders, which takes a software driver up to minutes.
 pytestmark = [pytest.mark.usefixtures("home"), pytest.mark.timeout(900)]
@@ -141,7 +142,7 @@ def test_a_device_takes_as_much_memory_as_planned(gpu_layers: int, n_cpu_moe: in
     with (
         log_lines() as lines,
         open_model(plan, print, lambda done: None) as model,
-        Context(model, threads=1, **plan.context),
+        Context(model, replace(plan, threads=1)),
     ):
         assert needed_on_gpus(plan, {device: 1})[device] == pytest.approx(reported(device, lines), rel=0.2)
 
@@ -162,7 +163,7 @@ def test_two_devices_take_as_much_memory_as_planned() -> None:
     with (
         log_lines() as lines,
         open_model(plan, print, lambda done: None) as model,
-        Context(model, threads=1, **plan.context),
+        Context(model, replace(plan, threads=1)),
     ):
         needed = needed_on_gpus(plan, dict.fromkeys(names, 1))
         assert needed == {name: pytest.approx(reported(name, lines), rel=0.1) for name in names}

@@ -21,7 +21,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError
 from edgespec.model.model import Model
 from edgespec.models.memory.estimate import estimate
-from edgespec.runtime import fitting
+from edgespec.runtime import planning
 from edgespec.runtime.embedding_runtime import EmbeddingRuntime, pooled_plan
 from edgespec.settings import Inputs, LoadSettings, Request
 
@@ -220,7 +220,7 @@ def test_vectors_that_are_no_numbers_are_an_error(tmp_path: Path) -> None:
 def test_short_memory_gives_a_smaller_context_or_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_encoder(tmp_path / "tiny.gguf", n_ctx=4096)
     size = path.stat().st_size
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: size + 3 * 2**20)
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: size + 3 * 2**20)
     with opened(path) as model:
         assert 256 <= model.context.n_ctx < 4096
         assert "does not fit into memory; using" in model.notes[0]
@@ -234,8 +234,8 @@ def test_adapters_count_as_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = write_encoder(tmp_path / "tiny.gguf")
     adapter = write_adapter(tmp_path / "adapter.gguf", path, rank=64)
     plan = pooled_plan(check_model(path, embeds=True), LoadSettings(str(path)))
-    needed = estimate(fitting._repacked(plan)).allocated
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: needed)
+    needed = estimate(planning._repacked(plan)).allocated
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: needed)
     with opened(path, ctx_size=128) as model:
         assert model.context.n_ctx == 128
     with pytest.raises(OutOfMemoryError, match="128 tokens does not fit"):

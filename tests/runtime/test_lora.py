@@ -173,11 +173,11 @@ def test_measurements_and_stores_are_those_of_the_adapters(files: dict[str, Path
 def test_the_memory_of_adapters_is_counted(files: dict[str, Path]) -> None:
     header = check_model(files["model"])
     adapter = check_adapter(files["one"], header)
-    without, counted = estimate(Plan(header, 512)), estimate(Plan(header, 512, adapters=(adapter,)))
+    without, counted = estimate(Plan(header, n_ctx=512)), estimate(Plan(header, n_ctx=512, adapters=(adapter,)))
     assert counted.weights - without.weights == adapter.weights_bytes
     assert counted.allocated - without.allocated >= adapter.weights_bytes
-    on_gpu = estimate(Plan(header, 512, adapters=(adapter,), gpu_layers=3))
-    assert on_gpu.layers_on_gpu - estimate(Plan(header, 512, gpu_layers=3)).layers_on_gpu == adapter.weights_bytes
+    on_gpu = estimate(Plan(header, n_ctx=512, adapters=(adapter,), gpu_layers=3))
+    assert on_gpu.layers_on_gpu - estimate(Plan(header, n_ctx=512, gpu_layers=3)).layers_on_gpu == adapter.weights_bytes
 
 
 def test_a_worker_has_adapters(files: dict[str, Path], llm: Runtime) -> None:

@@ -15,10 +15,8 @@ from edgespec.core.policy.measured import DRAFTS, MeasuredPolicy, Record, Sampli
 from edgespec.errors import ModelFileError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan
-from edgespec.runtime import fitting
-from edgespec.runtime.drafting import drafters_here
-from edgespec.runtime.near_draft import TRIED, does_not_pay, near_draft
-from edgespec.runtime.planning import Planner
+from edgespec.runtime import planning
+from edgespec.runtime.model_files import TRIED, does_not_pay, drafters_here, near_draft
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Request
 
@@ -89,7 +87,7 @@ def test_a_head_that_was_not_tried_is_not_judged(settings: LoadSettings, folder:
 def test_a_head_for_which_there_is_no_memory_is_left_out(
     settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitted: Callable[..., Plan] = fitting.fitted
+    fitted: Callable[..., Plan] = planning.fitted
 
     def with_little_memory(plan: Plan, *args: Any, **more: Any) -> Plan:
         if more["must_fit"]:
@@ -136,13 +134,14 @@ def test_a_head_without_a_tensor_is_left_out(settings: LoadSettings, folder: Pat
 
 
 def test_a_model_with_a_default_draft_and_no_drafts_may_have_less_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, plan = [], Planner.plan
+    asked: list[bool] = []
+    fitted: Callable[..., Plan] = planning.fitted
 
-    def spy(*given: Any, must_fit: bool = False) -> Plan:
+    def spy(*args: Any, must_fit: bool = False, **more: Any) -> Plan:
         asked.append(must_fit)
-        return plan(*given, must_fit=must_fit)
+        return fitted(*args, must_fit=must_fit, **more)
 
-    monkeypatch.setattr(Planner, "plan", spy)
+    monkeypatch.setattr(planning, "fitted", spy)
     with Runtime(LoadSettings("demo", spec_draft_n_max=0, store=False, threads=1)):
         assert asked == [False]
 

@@ -16,6 +16,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Completion, TokenEvent
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.runtime.options import request_of
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Image, Message, Request
@@ -52,7 +53,7 @@ def predicted(llm: Runtime, ids: tuple[int, ...]) -> NDArray[np.float64]:
     """What the model predicts for each token of a text but the first, in one pass over all of them."""
     attention: Any = llm.context.fingerprint["flash_attention"]
     settings: dict[str, Any] = {"n_ctx": 512, "threads": 1, "exact": True, "flash_attention": attention}
-    with Context(llm.model, max_outputs=len(ids), **settings) as context:
+    with Context(llm.model, ContextParams(max_outputs=len(ids), **settings)) as context:
         context.decode(ids, range(len(ids)), [(0,)] * len(ids), [True] * len(ids))
         rows = np.stack([context.logits(index) for index in range(len(ids))]).astype(np.float64)
     rows -= rows.max(axis=1, keepdims=True)

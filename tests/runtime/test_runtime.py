@@ -24,7 +24,8 @@ from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.names.spec import resolve
-from edgespec.runtime import fitting
+from edgespec.runtime import planning
+from edgespec.runtime.loading import ModelSession
 from edgespec.runtime.options import AnswerOptions
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
@@ -220,18 +221,18 @@ def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: 
 
     assert sequences() == 16
     assert sequences(strict=True) == 1
-    monkeypatch.setattr(fitting, "repacked_types", frozenset)
+    monkeypatch.setattr(planning, "repacked_types", frozenset)
     held: dict[str, Any] = {"n_ctx": 1024, "flash_attention": "on", "exact": True, "n_scored": SCORED}
     one, two = (estimate(Plan(DEMO, sequences=n, max_outputs=n, streams=n > 1, **held)).allocated for n in (1, 2))
     for further, wanted in ((10, 6), (6, 4), (1, 1)):
         free = one + further * (two - one)
-        monkeypatch.setattr(fitting, "available_memory_bytes", lambda free=free: free)
+        monkeypatch.setattr(planning, "available_memory_bytes", lambda free=free: free)
         assert sequences() == wanted
 
 
 def test_a_context_that_does_not_fit_is_smaller_or_refused_with_what_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "repacked_types", frozenset)
-    monkeypatch.setattr(fitting, "available_memory_bytes", lambda: 14_000_000)
+    monkeypatch.setattr(planning, "repacked_types", frozenset)
+    monkeypatch.setattr(planning, "available_memory_bytes", lambda: 14_000_000)
     with edgespec.load("demo", threads=1, spec_type="none") as llm:
         assert 256 <= llm.context.n_ctx < 1024
         assert f"a context of 1024 tokens does not fit into memory; using {llm.context.n_ctx}" in llm.notes
@@ -359,7 +360,7 @@ def test_all_layers_on_a_gpu_that_is_not_there_is_said(llm: Runtime) -> None:
 def test_what_was_learned_is_saved_while_other_answers_are_open(monkeypatch: pytest.MonkeyPatch) -> None:
     with edgespec.load("demo", spec_type="none", threads=1, sequences=2) as llm:
         saved = list[bool]()
-        monkeypatch.setattr(llm._loaded, "save", lambda *, now=True: saved.append(now))
+        monkeypatch.setattr(ModelSession, "save", lambda _, *, now=True: saved.append(now))
         events = llm.generate("def", max_tokens=30, ignore_eos=True)
         next(events)
         list(llm.generate("import", max_tokens=2, ignore_eos=True))
@@ -369,13 +370,14 @@ def test_what_was_learned_is_saved_while_other_answers_are_open(monkeypatch: pyt
 def test_a_model_is_freed_even_if_saving_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     llm = edgespec.load("demo", spec_type="none", threads=1)
 
-    def fail() -> None:
+    def fail(session: ModelSession) -> None:
         raise ValueError
 
-    monkeypatch.setattr(llm._loaded, "save", fail)
+    monkeypatch.setattr(ModelSession, "save", fail)
     with pytest.raises(ValueError):
         llm.close()
-    assert not llm._loaded.contexts
+    with pytest.raises(UsageError, match="closed"):
+        llm.context.length(0)
 
 
 def test_closing_ends_the_answer_in_the_making() -> None:

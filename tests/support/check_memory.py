@@ -10,11 +10,13 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
+from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
 from edgespec.llama.pooled_context import PooledContext
@@ -50,7 +52,7 @@ def reported(path: Path, settings: dict[str, Any]) -> Sizes:
     with (
         log_lines() as lines,
         Model(path, gpu_layers=0, use_extra_bufts=False) as model,
-        Context(model, threads=1, **settings) as context,
+        Context(model, ContextParams(threads=1, **settings)) as context,
     ):
         return _buffers(lines, context)
 
@@ -62,10 +64,10 @@ def reported_of_head(plan: Plan) -> Sizes:
     with (
         Model(plan.header, use_extra_bufts=False, with_mtp=plan.mtp) as model,
         Model(plan.draft.header if plan.draft else plan.header, use_extra_bufts=False) as head,
-        Context(model, threads=1, **plan.context) as target,
+        Context(model, replace(plan, threads=1)) as target,
         log_lines() as lines,
         (BlockContext if head.header.architecture == "dflash" else HeadContext)(
-            head if plan.draft else model, target, threads=1, **opened.context, **of_blocks
+            head if plan.draft else model, target, replace(opened, threads=1), **of_blocks
         ) as context,
     ):
         return _buffers(lines, context)
@@ -76,7 +78,7 @@ def reported_of_texts(plan: Plan) -> Sizes:
     with (
         log_lines() as lines,
         Model(plan.header, gpu_layers=0, use_extra_bufts=False) as model,
-        PooledContext(model, threads=1, **plan.context) as context,
+        PooledContext(model, replace(plan, threads=1)) as context,
     ):
         return _buffers(lines, context)
 

@@ -25,6 +25,7 @@ from edgespec.gguf_file.header import Header, read_header  # noqa: E402
 from edgespec.gguf_file.weights import read_rows  # noqa: E402
 from edgespec.llama.block_context import BlockContext  # noqa: E402
 from edgespec.llama.context import Context  # noqa: E402
+from edgespec.llama.context_params import ContextParams  # noqa: E402
 from edgespec.llama.head_context import HeadContext  # noqa: E402
 from edgespec.llama.model import Model  # noqa: E402
 from edgespec.runtime.drafting import network_drafter  # noqa: E402
@@ -74,9 +75,11 @@ def difference(path: Path, shape: Eagle3, model: Model) -> float:
     token at each place of a text, and of the second token at its end."""
     n = len(TOKENS)
     with (
-        Context(model, n_ctx=n + 8, max_outputs=n, threads=1) as target,
+        Context(model, ContextParams(n_ctx=n + 8, max_outputs=n, threads=1)) as target,
         Model(path) as loaded,
-        HeadContext(loaded, target, threads=1, n_ctx=HEAD_BATCH, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH) as head,
+        HeadContext(
+            loaded, target, ContextParams(threads=1, n_ctx=HEAD_BATCH, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH)
+        ) as head,
     ):
         target.watch_layers(head.reads)
         target.decode(TOKENS, range(n), [(0,)] * n, [True] * n)
@@ -121,12 +124,12 @@ def test_a_block_of_llama_cpp_is_what_pytorch_computes(
         if not of.any()
     }
     write_head(path, shape, weights | zeros, VOCABULARY, header, LAYERS, type, ABOUT)
-    settings = {"n_ctx": HEAD_BATCH, "n_batch": HEAD_BATCH, "max_outputs": HEAD_BATCH}
+    params = ContextParams(n_ctx=HEAD_BATCH, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH, threads=1)
     with (
         Model(target) as model,
-        Context(model, n_ctx=n, max_outputs=n, threads=1) as context,
+        Context(model, ContextParams(n_ctx=n, max_outputs=n, threads=1)) as context,
         Model(check_draft_file(path).path) as loaded,
-        BlockContext(loaded, context, threads=1, **settings) as head,
+        BlockContext(loaded, context, params) as head,
     ):
         context.watch_layers(head.reads)
         context.decode(TOKENS, range(n), [(0,)] * n, [True] * n)

@@ -134,7 +134,7 @@ def bench(call: Call) -> None:
 def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list[Mode]:
     """Return the requested modes, or all that are possible."""
     from edgespec.bench.modes import default_modes, parse_mode, possible_drafters, with_plain
-    from edgespec.runtime.drafting import drafters_here
+    from edgespec.runtime.model_files import drafters_here
 
     here = drafters_here(settings)
     has_draft = bool(here - {MTP})

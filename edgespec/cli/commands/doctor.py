@@ -255,7 +255,7 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     from edgespec.llama.kernels import have_exact_kernels
     from edgespec.models.memory.estimate import Plan
     from edgespec.models.memory.fit import usual_context, wanted_attention
-    from edgespec.runtime.fitting import fitted, open_model, uses_gpu
+    from edgespec.runtime.planning import fitted, open_model, uses_gpu
     from edgespec.settings import LoadSettings
 
     header, usual, notes = check_model(path), LoadSettings(str(path)), list[str]()
@@ -268,7 +268,7 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     plan = fitted(plan, notes.append, "auto" if on_gpu else 0)
     with (
         open_model(plan, notes.append, lambda done: progress(f"loading {path.name}", done)) as model,
-        Context(model, **plan.context) as context,
+        Context(model, plan) as context,
     ):
         rounding = _of_classes if model.is_on_gpu else _of_widths
         found = rounding(context, lambda done: progress("measuring rounding", done))
