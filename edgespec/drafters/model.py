@@ -40,6 +40,19 @@ class Slot:
     shared: int | None = None
     read: _Read = field(default_factory=lambda: _Read())
 
+    def mark(self) -> SlotMark:
+        """Return the state of this slot for `rewind`."""
+        return SlotMark(len(self.held), self.read.n, len(self.read.tokens), self.grown)
+
+    def rewind(self, mark: SlotMark) -> None:
+        """Go back to the state at a mark. What was added to the text since then stays in the cache, as the beginning of
+        the path that was drafted last."""
+        added = self.held[mark.n_held :]
+        self.paths = {self.number: added + self.paths[self.number]}
+        self.grown = mark.grown
+        self.read.n = mark.n_read
+        del self.held[mark.n_held :], self.read.tokens[mark.n_read_tokens :]
+
     @property
     def branches(self) -> list[int]:
         return [id for id in self.paths if id != self.number]
@@ -47,6 +60,16 @@ class Slot:
     def end_of(self, id: int) -> int:
         """The next position of a path."""
         return len(self.held) + len(self.paths[id])
+
+
+@dataclass(frozen=True, slots=True)
+class SlotMark:
+    """The lengths of a slot's lists, and its last tree."""
+
+    n_held: int
+    n_read: int
+    n_read_tokens: int
+    grown: Growth | None
 
 
 @dataclass(slots=True)

@@ -142,7 +142,7 @@ class OverlappedDrafter(ModelDrafter):
         with.
         """
         slot, started_s, n_passes = last.slot, perf_counter(), self.passes
-        n_held, n_read, n_own = len(slot.held), slot.read.n, len(slot.read.tokens)
+        mark = replace(slot.mark(), grown=last)
         try:
             token = self._expected(assumed, last.tree.tokens)
             if token is None or self._is_end(token) or not self.has_time():
@@ -160,9 +160,7 @@ class OverlappedDrafter(ModelDrafter):
                 self._pass_s += GAIN * (took_s - self._pass_s) if self._pass_s else took_s
             else:
                 self._pass_s *= FORGET
-            slot.paths = {slot.number: slot.held[n_held:] + slot.paths[slot.number]}
-            del slot.held[n_held:], slot.read.tokens[n_own:]
-            slot.read.n, slot.grown = n_read, last
+            slot.rewind(mark)
 
     def _expected(self, assumed: _Assumed, drafted: list[int]) -> int | None:
         """Return the target's most likely choice after the draft.

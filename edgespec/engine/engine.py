@@ -18,6 +18,7 @@ from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import NO_SLOT, Drafting, Reuse, Scheduled, Sequence, StepOutput
+from edgespec.engine.slots import Slots
 from edgespec.engine.speculator import Speculator, logger
 from edgespec.engine.target_runner import TargetRunner
 from edgespec.errors import GenerationError, UsageError
@@ -29,8 +30,8 @@ from edgespec.llama.projector import Cells
 class Engine:
     """Generates for as many sequences at once as the target's context has slots.
 
-    `watch` is called with the flag that may abort the next pass, in native code too. `Scheduler` and `Speculator`
-    describe the other arguments.
+    `watch` is called with the flag that may abort the next pass, in native code too. `Slots`, `Scheduler`
+    and `Speculator` describe the other arguments.
     """
 
     def __init__(
@@ -48,10 +49,9 @@ class Engine:
         watch: Callable[[CancelFlag | None], None] = lambda flag: None,
     ) -> None:
         self.context, self.watch = context, watch
-        self.scheduler = Scheduler(
-            context, min(most_rows or context.n_batch, context.n_batch), cache_bytes, least_width
-        )
-        self.runner = TargetRunner(context, self.scheduler)
+        self.slots = Slots(context, cache_bytes)
+        self.scheduler = Scheduler(self.slots, min(most_rows or context.n_batch, context.n_batch), least_width)
+        self.runner = TargetRunner(self.slots, least_width)
         self.speculator = Speculator(
             self.scheduler, drafters, n_max=draft_n_max, pace=pace, tree_width=tree_width, warn=warn
         )
@@ -152,7 +152,7 @@ class Engine:
         if sequence.n_decoded < n_prompt:
             return
         if sequence.max_tokens > 0:
-            self.scheduler.keep(sequence, n_prompt - 1)
+            self.slots.keep(sequence, n_prompt - 1)
         else:
             sequence.finish = sequence.finish or "length"
             sequence.stats.prompt_s = perf_counter() - sequence.started_s
@@ -178,7 +178,7 @@ class Engine:
         except ValueError as error:  # a row of NaN: broken weights, or a kernel that overflowed
             sequence.error = _no_token(error)
         sequence.finish = "error"
-        self.scheduler.keep(sequence, 0)
+        self.slots.keep(sequence, 0)
         return None
 
     def _commit(self, part: Scheduled, verdict: VerifyResult) -> StepOutput:
@@ -208,7 +208,7 @@ class Engine:
         sequences."""
         for part in scheduled:
             sequence = part.sequence
-            self.scheduler.keep(sequence, sequence.n_decoded)
+            self.slots.keep(sequence, sequence.n_decoded)
             if sequence.cancel.is_set():
                 sequence.finish = "cancelled"
 

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import TypeVar
 
 from edgespec.engine.sequence import State
-from edgespec.engine.slots import LEFT_OUT, Slot
+from edgespec.engine.slot import LEFT_OUT, Slot
 from edgespec.llama.adapters import AdapterSet
 from edgespec.llama.context import Context
 

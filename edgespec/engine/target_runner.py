@@ -8,17 +8,18 @@ from edgespec.core.batch import Batch
 from edgespec.core.draft import Draft
 from edgespec.core.exactness import branches_decoded_again
 from edgespec.core.sampling import FloatRow
-from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Scheduled
-from edgespec.llama.context import CacheFullError, Context
+from edgespec.engine.slots import Slots
+from edgespec.llama.context import CacheFullError
 from edgespec.llama.projector import Cells, EncodingError
 
 
 class TargetRunner:
-    """Between steps the KV cache holds `tokens[:n_decoded]` of each sequence."""
+    """Between steps the KV cache holds `tokens[:n_decoded]` of each sequence. Passes are padded to `least_width`
+    tokens."""
 
-    def __init__(self, context: Context, scheduler: Scheduler) -> None:
-        self.context, self.scheduler = context, scheduler
+    def __init__(self, slots: Slots, least_width: int = 0) -> None:
+        self.slots, self.context, self.least_width = slots, slots.context, least_width
 
     def run(self, scheduled: list[Scheduled]) -> None:
         """Decode the pending tokens and the drafts of all sequences in one pass; without drafts if they have no room.
@@ -33,7 +34,7 @@ class TargetRunner:
         for part in sorted(scheduled, key=lambda part: part.sequence.slot):  # llama.cpp splits other orders
             part.start = batch.size
             self._append(part, batch)
-        if (pad := self.scheduler.least_width - batch.size) > 0:
+        if (pad := self.least_width - batch.size) > 0:
             last = batch.tokens[-1]
             for position in range(batch.positions[-1] + 1, batch.positions[-1] + 1 + pad):
                 batch.add([last], position, batch.sequence_ids[-1], wanted=batch.wanted[-1])
@@ -74,7 +75,7 @@ class TargetRunner:
             length = first + astray
         elif astray is not None:
             self.context.adopt(slot, part.ids[path[-1]][0], first + astray, first + len(path))
-        self.scheduler.keep(part.sequence, length)
+        self.slots.keep(part.sequence, length)
 
     def release(self, part: Scheduled) -> None:
         """Free the branches of a draft."""

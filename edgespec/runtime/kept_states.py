@@ -22,7 +22,7 @@ import numpy as np
 from edgespec.core.prefix import common_prefix
 from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import State
-from edgespec.engine.slots import Slot
+from edgespec.engine.slot import Slot
 from edgespec.files.bounded_folder import BoundedFolder, used
 from edgespec.files.optional_files import is_there, report
 from edgespec.llama.context import Context
@@ -53,7 +53,7 @@ class KeptStates:
     gives_way: Callable[[], bool] = staticmethod(lambda: False)
 
     def __init__(self, engine: Engine) -> None:
-        self._scheduler, self._context = engine.scheduler, engine.context
+        self._slots, self._context = engine.slots, engine.context
         self._bytes_per_s = BYTES_PER_S
         self._written: dict[Path, list[int]] = {}  # tokens
 
@@ -63,7 +63,7 @@ class KeptStates:
         The files of the folder have at most `most_bytes`. Returns the number of bytes written, or NO_TIME if writing
         takes longer than `within_s`.
         """
-        slot, state = self._scheduler.held(tokens)
+        slot, state = self._slots.held(tokens)
         if common_prefix(slot.tokens, tokens) < LEAST_KEPT:
             return 0
         n_tokens, before = len(slot.tokens), self._written.get(file, []) if is_there(file) else []
@@ -95,7 +95,7 @@ class KeptStates:
 
     def recall(self, prompt: list[int], file: Path) -> int:
         """Load what a file has of this prompt into a slot, if that saves time; return the number of its tokens."""
-        n_held = self._scheduler.longest(prompt)
+        n_held = self._slots.longest(prompt)
 
         def wants(slot: Slot, n_bytes: int) -> bool:
             slot.adapters = self._context.default_adapters  # they are among the facts
@@ -116,7 +116,7 @@ class KeptStates:
             self._written.pop(file, None)
             BoundedFolder(file.parent, 0).remove(file)
             return 0
-        if found is None or not self._scheduler.take_in(*found):
+        if found is None or not self._slots.take_in(*found):
             return 0
         slot, state = found
         self._measure(state.nbytes, started_s)
@@ -128,7 +128,7 @@ class KeptStates:
         return slot.prefix(prompt, self._context.default_adapters, cuttable=can_cut)
 
     def _is_worth(self, n_tokens: int, n_bytes: int, share: float) -> bool:
-        return 0 < n_bytes / self._bytes_per_s <= share * n_tokens * self._scheduler.cache.read_s
+        return 0 < n_bytes / self._bytes_per_s <= share * n_tokens * self._slots.cache.read_s
 
     def _measure(self, n_bytes: int, started_s: float) -> None:
         rate = n_bytes / max(1e-9, perf_counter() - started_s)

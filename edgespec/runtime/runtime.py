@@ -144,7 +144,7 @@ class Runtime(Model):
 
     def forget(self) -> None:
         with self.loop.alone():
-            self.engine.scheduler.forget()
+            self.engine.slots.forget()
             for drafter in self._draft_models():
                 drafter.forget()
             if self._loaded.successors is not None:
@@ -176,7 +176,7 @@ class Runtime(Model):
         with self.loop.alone():
             if self.engine.scheduler.active:
                 raise UsageError("this model is already generating", hint="finish or close the other answers first")
-            self.engine.scheduler.forget()
+            self.engine.slots.forget()
             self.context.adapters = self.context.default_adapters
             self._loaded.watch(cancel)
             try:

@@ -318,7 +318,7 @@ def test_a_pass_that_is_broken_off_ends_what_runs_beside_it(
         each.drafter.settle()
         assert each.draft.decodes == n_decodes  # no thread works on it any more
     engine.finish(sequence)
-    engine.scheduler.forget()
+    engine.slots.forget()
     assert run(engine).tokens == want
     assert each.warnings == []
 

@@ -14,8 +14,8 @@ from tiny_head import write_bigram, write_block_drafter, write_head
 import edgespec
 from edgespec.cancel import CancelFlag
 from edgespec.engine.prefix_cache import MOST_CHECKPOINTS, MOST_USELESS, STILL_SAVED
-from edgespec.engine.scheduler import BETWEEN_STOPS
-from edgespec.engine.slots import LEFT_OUT
+from edgespec.engine.slot import LEFT_OUT
+from edgespec.engine.slots import BETWEEN_STOPS
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message
 
@@ -40,7 +40,7 @@ def test_chats_that_take_turns_read_only_what_is_new(sequences: int, can_roll_ba
             answer = steps.answer(chat)
             assert answer.stats.cached_tokens == (len(chat) - 31 if turn else 0)
             chats[number] = [*answer.tokens, *text(30, 9)]
-    assert steps.scheduler.cache.hits == 10
+    assert steps.slots.cache.hits == 10
 
 
 def test_short_chats_that_take_turns_keep_their_answers() -> None:
@@ -64,7 +64,7 @@ def test_what_begins_a_longer_text_is_not_kept_beside_it() -> None:
     steps.answer(text(100, 1))
     second = steps.answer([*first.tokens, *text(100, 2)])
     steps.answer(text(100, 3))
-    assert [len(saved.slot.tokens) for saved in steps.scheduler.cache._saved] == [103, len(second.tokens) - 1]
+    assert [len(saved.slot.tokens) for saved in steps.slots.cache._saved] == [103, len(second.tokens) - 1]
 
 
 def test_what_was_not_used_for_longest_goes() -> None:
@@ -74,7 +74,7 @@ def test_what_was_not_used_for_longest_goes() -> None:
     assert cached(steps, [*chats[0], 5]) == 103
     steps.answer(text(100, 4))
     assert cached(steps, [*chats[1], 5]) == 0
-    assert steps.scheduler.cache.n_bytes <= 4 * 103 * 3
+    assert steps.slots.cache.n_bytes <= 4 * 103 * 3
 
 
 def test_states_that_nobody_asks_for_are_soon_saved_now_and_then_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,12 +94,12 @@ def test_states_that_nobody_asks_for_are_soon_saved_now_and_then_only(monkeypatc
     last = steps.answer(text(100, 99))
     for seed in range(100, 100 + 2 * STILL_SAVED):
         steps.answer([*last.tokens, 5]), steps.answer(text(100, seed))
-    assert steps.scheduler.cache.hits
+    assert steps.slots.cache.hits
 
 
 def test_nothing_is_copied_that_is_read_as_fast_or_not_asked_for() -> None:
     steps = Steps(ROOM, sequences=1)
-    steps.scheduler.cache.observe_read(1000, 1e-9)
+    steps.slots.cache.observe_read(1000, 1e-9)
     first = steps.answer(text(200))
     steps.answer(text(100, 1))
     assert cached(steps, [*first.tokens, 5]) == 0
@@ -113,7 +113,7 @@ def test_what_is_to_be_forgotten_is_not_in_main_memory_either() -> None:
     steps = Steps(ROOM, sequences=1)
     first = steps.answer(text(200))
     steps.answer(text(100, 1))
-    steps.scheduler.forget()
+    steps.slots.forget()
     assert cached(steps, [*first.tokens, 5]) == 0
 
 
@@ -170,7 +170,7 @@ def test_a_slot_has_a_few_checkpoints_and_none_behind_what_it_holds() -> None:
     chat = text(300)
     for turn in range(2 * MOST_CHECKPOINTS):
         chat = [*steps.answer(chat).tokens, *text(300, turn)]
-    slot = steps.scheduler.slots[0]
+    slot = steps.slots.all[0]
     places = sorted(slot.checkpoints)
     assert len(places) == MOST_CHECKPOINTS and places[0] == 300 - LEFT_OUT
     assert all(later - earlier >= BETWEEN_STOPS for earlier, later in pairwise(places))
@@ -186,7 +186,7 @@ def test_after_a_pass_that_was_broken_off_the_last_checkpoint_is_left(monkeypatc
     truncate = type(steps.context).truncate
     refuse = iter([False])
     monkeypatch.setattr(type(steps.context), "truncate", lambda *args: next(refuse, None) is None and truncate(*args))
-    steps.scheduler.keep(sequence, sequence.n_decoded)
+    steps.slots.keep(sequence, sequence.n_decoded)
     assert sequence.n_decoded == 400 - LEFT_OUT
     steps.run()
     assert sequence.finish == "length"
@@ -236,14 +236,14 @@ def test_who_lost_its_slot_goes_on_with_the_same_bits(files: dict[str, str], kin
         settings |= EXACT
     with edgespec.load(files[kind], sequences=6, cache_ram=16, **settings) as roomy:
         expected, read = talk(roomy)
-        assert roomy.engine.scheduler.cache.hits == 0
+        assert roomy.engine.slots.cache.hits == 0
     for sequences in (1, 2):
         with edgespec.load(files[kind], sequences=sequences, cache_ram=16, **settings) as llm:
-            llm.engine.scheduler.cache.observe_read(10**6, 10**6)  # a small model reads as fast as it copies
+            llm.engine.slots.cache.observe_read(10**6, 10**6)  # a small model reads as fast as it copies
             found, read_again = talk(llm)
             assert found == expected if kind not in HYBRID else alike(found, expected)
             assert read_again[4:] == read[4:]
-            assert llm.engine.scheduler.cache.hits >= 8
+            assert llm.engine.slots.cache.hits >= 8
 
 
 def alike(found: list[Any], expected: list[Any]) -> bool:
@@ -270,12 +270,12 @@ def test_drafters_catch_up_with_what_was_restored(files: dict[str, str], tmp_pat
         settings |= {"ctx_size": 512}
     drafting: dict[str, Any] = {"draft_model": draft, "spec_type": kind if is_head else "draft"}
     with edgespec.load(target, spec_type="none", **settings) as plain:
-        plain.engine.scheduler.cache.observe_read(10**6, 10**6)
+        plain.engine.slots.cache.observe_read(10**6, 10**6)
         expected, _ = complete(plain)
     with edgespec.load(target, pace="fixed:3", **drafting, **settings) as llm:
-        llm.engine.scheduler.cache.observe_read(10**6, 10**6)
+        llm.engine.slots.cache.observe_read(10**6, 10**6)
         assert complete(llm) == (expected, True)
-        assert llm.engine.scheduler.cache.hits >= 4 and not any("is off" in note for note in llm.notes)
+        assert llm.engine.slots.cache.hits >= 4 and not any("is off" in note for note in llm.notes)
 
 
 def complete(llm: Runtime) -> tuple[list[list[int]], bool]:
@@ -293,7 +293,7 @@ def complete(llm: Runtime) -> tuple[list[list[int]], bool]:
 def test_a_cancelled_answer_costs_a_hybrid_no_more_than_its_end(files: dict[str, str]) -> None:
     messages, cancel = [Message("user", "print the number " * 40)], CancelFlag()
     with edgespec.load(files["lfm2"], threads=1, ctx_size=1024, cache_ram=16) as llm:
-        llm.engine.scheduler.cache.observe_read(10**6, 10**6)
+        llm.engine.slots.cache.observe_read(10**6, 10**6)
         events = llm.chat(messages, cancel=cancel, max_tokens=200, ignore_eos=True)
         next(events)
         cancel.set()

@@ -14,9 +14,9 @@ from steps import Steps, text
 
 from edgespec.cancel import CancelFlag
 from edgespec.engine.reading import FEW, WIDE, ReadingCosts
-from edgespec.engine.scheduler import LEAST_SHARED
 from edgespec.engine.sequence import NO_SLOT, Reuse, Sequence
-from edgespec.engine.slots import Slot
+from edgespec.engine.slot import Slot
+from edgespec.engine.slots import LEAST_SHARED
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
 
@@ -89,7 +89,7 @@ def test_an_answer_that_is_made_again_takes_the_place_of_the_first() -> None:
     steps = Steps(sequences=4)
     for _ in range(5):
         assert steps.answer(text(100), 50).slot == 0
-    assert [bool(slot.tokens) for slot in steps.scheduler.slots] == [True, False, False, False]
+    assert [bool(slot.tokens) for slot in steps.slots.all] == [True, False, False, False]
 
 
 def test_what_was_not_used_for_longest_goes() -> None:
@@ -135,7 +135,7 @@ def test_a_beginning_that_the_slot_has_itself_is_not_copied(monkeypatch: pytest.
     for seed in (1, 2):
         steps.add([*text(30, seed), *text(30, 9)])
     steps.run()
-    for slot in steps.scheduler.slots:
+    for slot in steps.slots.all:
         slot.tokens, slot.n_prompt = [*system, *text(20, slot.number)], 120
         steps.context.held[slot.number] = [*slot.tokens]
     for seed in range(3, 7):
@@ -157,7 +157,7 @@ def test_a_memory_that_cannot_be_cut_is_of_use_to_what_goes_on_behind_all_of_it(
 def test_what_somebody_else_has_overwritten_is_not_used() -> None:
     steps = Steps(sequences=2)
     first = steps.answer(text(100))
-    steps.scheduler.forget()
+    steps.slots.forget()
     assert steps.answer([*first.tokens, 5]).stats.cached_tokens == 0
 
 
@@ -311,12 +311,12 @@ def test_no_slot_is_lost_whatever_comes_and_goes(
         for sequence in steps.scheduler.finished():
             texts[chance.randrange(3)] = sequence.tokens
             steps.scheduler.remove(sequence)
-        assert steps.scheduler.cache.n_bytes <= n_bytes
+        assert steps.slots.cache.n_bytes <= n_bytes
     steps.run()
     assert all(sequence.finish for sequence, _ in running)
-    assert all(slot.running is None for slot in steps.scheduler.slots)
+    assert all(slot.running is None for slot in steps.slots.all)
     assert not steps.scheduler.active and not steps.scheduler.waiting
-    for held in steps.scheduler.slots:
+    for held in steps.slots.all:
         if held.tokens:
             assert steps.context.held[held.number] == held.tokens
 

@@ -259,7 +259,7 @@ def test_hundreds_of_answers_with_cancels_lose_no_slot(name: str, request: pytes
     assert n_alive() <= n_before
     if isinstance(model, Runtime):
         assert not model.engine.scheduler.active and not model.engine.scheduler.waiting
-        assert all(slot.running is None for slot in model.engine.scheduler.slots)
+        assert all(slot.running is None for slot in model.engine.slots.all)
 
 
 def test_closing_the_model_ends_answers_of_other_threads() -> None:

@@ -48,7 +48,7 @@ def kept(written: tuple[Path, tuple[Message, ...]], tmp_path: Path) -> tuple[Pat
 
 def opened(file: str, **settings: Any) -> Runtime:
     llm = edgespec.load(file, **(SETTINGS | settings))
-    llm.engine.scheduler.cache.observe_read(10**6, 10**6)  # a model so small reads as fast as it copies
+    llm.engine.slots.cache.observe_read(10**6, 10**6)  # a model so small reads as fast as it copies
     return llm
 
 
@@ -130,7 +130,7 @@ def test_what_is_not_worth_it_is_not_kept(files: dict[str, str], tmp_path: Path)
         assert llm.keep_state(long, file, MUCH, within_s=0.0) == -1
         assert llm.keep_state([Message("user", "x y z")], file, MUCH) == 0  # another text, of which no slot has much
         for _ in range(60):
-            llm.engine.scheduler.cache.observe_read(10**9, 1e-3)
+            llm.engine.slots.cache.observe_read(10**9, 1e-3)
         assert llm.keep_state(long, file, MUCH) == 0
     assert [*tmp_path.iterdir()] == []
 

@@ -12,6 +12,7 @@ from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.engine.scheduler import Scheduler
 from edgespec.engine.sequence import Reuse, Scheduled, Sequence
+from edgespec.engine.slots import Slots
 
 SAMPLER = Sampler(SamplingSettings(), 0, 0, 1000)
 
@@ -21,7 +22,8 @@ class Steps:
 
     def __init__(self, cache_bytes: int = 0, **context: Any) -> None:
         self.context = FakeContext(**context)
-        self.scheduler = Scheduler(cast(Any, self.context), 64, cache_bytes)
+        self.slots = Slots(cast(Any, self.context), cache_bytes)
+        self.scheduler = Scheduler(self.slots, 64)
         self._news = count(10**6)
 
     def add(

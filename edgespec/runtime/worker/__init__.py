@@ -102,11 +102,11 @@ class Worker(Model):
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the contents and the work of each slot, as plain data."""
-        return list(self.call("engine.scheduler.describe"))
+        return list(self.call("engine.slots.describe"))
 
     def prefix_cache(self) -> dict[str, int]:
         """Return figures of the prefix cache, such as how often it was used."""
-        return dict(self.call("engine.scheduler.cache.describe"))
+        return dict(self.call("engine.slots.cache.describe"))
 
     @property
     def room(self) -> int:

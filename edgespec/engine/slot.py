@@ -1,4 +1,4 @@
-"""A slot of the KV cache, and how much of its content the next prompt can use."""
+"""A slot of the KV cache, and how much of its content another prompt can use."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ class Slot:
         return n_read > 0 and self.common(prompt, adapters) >= n_read - LEFT_OUT
 
     def prefix(self, prompt: list[int], adapters: AdapterSet = (), *, cuttable: bool = True) -> int:
-        """Return how many tokens of a prompt need not be decoded again.
+        """Return how many tokens of a prompt need not be decoded again, now or once the running sequence has read them.
 
-        The last token is always decoded, because its logits are needed, and an image is read as a whole. A memory that
-        is not `cuttable` has a few places only.
+        A memory that is not `cuttable` can be continued only after certain numbers of tokens (`places`).
         """
-        common = whole(prompt, min(self.common(prompt, adapters), len(prompt) - 1))
-        if self.running is not None and self.running.finish is not None:
-            common = min(common, self.running.n_decoded)
+        most = len(prompt) - 1  # the last token is always decoded, because its logits are needed
+        length = whole(prompt, min(self.common(prompt, adapters), most))  # an image is used as a whole or not at all
+        if self.running is not None and self.running.finish is not None:  # it will not read the rest of its prompt
+            length = min(length, self.running.n_decoded)
         if cuttable:
-            return common
-        return max((place for place in self.places() if place <= common), default=0)
+            return length
+        return max((place for place in self.places() if place <= length), default=0)
