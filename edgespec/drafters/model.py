@@ -40,6 +40,11 @@ class Slot:
     shared: int | None = None
     read: _Read = field(default_factory=lambda: _Read())
 
+    def hold(self, text: list[int]) -> None:
+        """Count a longer text as held: its cells are at the beginning of the slot's own path."""
+        self.paths[self.number] = self.paths[self.number][len(text) - len(self.held) :]
+        self.held = [*text]
+
     def mark(self) -> SlotMark:
         """Return the state of this slot for `rewind`."""
         return SlotMark(len(self.held), self.read.n, len(self.read.tokens), self.grown)

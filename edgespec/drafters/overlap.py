@@ -120,8 +120,7 @@ class OverlappedDrafter(ModelDrafter):
         assumed = ahead.sequence
         if (assumed.slot, assumed.round) != (sequence.slot, sequence.round) or assumed.tokens != sequence.tokens:
             return super()._growth(sequence, budget)
-        text, slot = self._text(sequence), ahead.slot
-        slot.held, slot.paths[slot.number] = [*text], slot.paths[slot.number][len(text) - len(slot.held) :]
+        ahead.slot.hold(self._text(sequence))
         ahead.sequence = sequence
         ahead.tree.go_on(budget)
         self.overlapped += 1
@@ -142,7 +141,7 @@ class OverlappedDrafter(ModelDrafter):
         with.
         """
         slot, started_s, n_passes = last.slot, perf_counter(), self.passes
-        mark = replace(slot.mark(), grown=last)
+        mark = slot.mark()
         try:
             token = self._expected(assumed, last.tree.tokens)
             if token is None or self._is_end(token) or not self.has_time():
@@ -151,7 +150,7 @@ class OverlappedDrafter(ModelDrafter):
             assumed.round += 1
             budget = self._fitting(assumed, Budget(self._length, worth=lambda reaches, last: self.has_time()))
             if budget.tokens:
-                growth = super()._growth(assumed, budget)
+                growth = self._growth(assumed, budget)
                 self._draft([growth])
                 self._ahead = growth
         finally:
@@ -173,7 +172,7 @@ class OverlappedDrafter(ModelDrafter):
         budget = self._fitting(assumed, Budget(1))
         if not budget.tokens or not self.has_time(2):
             return None
-        growth = super()._growth(replace(assumed, draws=False), budget)
+        growth = self._growth(replace(assumed, draws=False), budget)
         self._draft([growth])
         if not growth.tree.tokens or assumed.is_draft_invariant:
             return next(iter(growth.tree.tokens), None)

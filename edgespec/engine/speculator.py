@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from time import perf_counter
-from typing import ParamSpec
+from typing import TypeVar
 
 from edgespec.core.draft import Budget, Draft
 from edgespec.core.exactness import rows_with_equal_cells
@@ -20,7 +20,7 @@ from edgespec.llama.context import CancelledError
 
 logger = logging.getLogger("edgespec.engine")
 
-P = ParamSpec("P")
+T = TypeVar("T")
 
 OBSERVE_EVERY = 16  # steps between two observations of a drafter that is backed off
 
@@ -84,19 +84,30 @@ class Speculator:
         self._known |= dict.fromkeys(self._drafters(sequence))
         self._watch()
         for drafter in self._drafters(sequence):
-            self._tell(drafter, sequence, drafter.begin, sequence)
+            self._attempt(drafter, [sequence], partial(drafter.begin, sequence))
 
     def end(self, sequence: Sequence) -> None:
         for drafter in self._known:
-            self._tell(drafter, sequence, drafter.end, sequence)
+            self._attempt(drafter, [sequence], partial(drafter.end, sequence))
 
-    def _tell(
-        self, drafter: Drafter, sequence: Sequence, what: Callable[P, None], *args: P.args, **options: P.kwargs
-    ) -> None:
+    def _attempt(
+        self, drafter: Drafter, sequences: list[Sequence], call: Callable[[], T], *, has_passes: bool = False
+    ) -> T | None:
+        """Return the result of a call. If it fails, the answers continue without the drafter, and the result is None.
+
+        A call that `has_passes` of the drafter's model raises CancelledError if a pass was cancelled, which is no
+        failure.
+        """
         try:
-            what(*args, **options)
+            return call()
         except Exception as error:
-            self._switch_off(drafter, [sequence], error)
+            if has_passes and isinstance(error, CancelledError):
+                raise
+            logger.debug("drafter failed", exc_info=error)
+            self.warn(f"drafter {drafter.name} failed and is off for this answer ({error!r})")
+            for sequence in sequences:
+                sequence.off.add(drafter.name)
+            return None
 
     # --- before the pass ------------------------------------------------------------------------------------------
 
@@ -181,39 +192,33 @@ class Speculator:
             return None
         if drafter.name in sequence.off or not drafter.can_draft(sequence):
             return None
-        try:
-            budget = self._pace(sequence).budget(part.context, drafter.name, partial(drafter.n_unread, sequence))
-        except Exception as error:
-            self._switch_off(drafter, [sequence], error)
-            return None
-        if budget is None:
+        decide = partial(self._pace(sequence).budget, part.context, drafter.name, partial(drafter.n_unread, sequence))
+        budget = self._attempt(drafter, [sequence], decide)
+        if budget is None and drafter.name not in sequence.off:
             part.backed_off.add(drafter.name)
         return budget if budget is not None and budget.tokens else None
 
     def _ask(self, drafter: Drafter, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> None:
-        """Let one drafter propose drafts; if it fails, the answers continue without it."""
-        started_s, passes, sequences = perf_counter(), drafter.passes, [part.sequence for part, _ in wanted]
-        overlapped = drafter.overlapped
-        try:
-            n_unread = [drafter.n_unread(sequence) for sequence in sequences]
-            budgets = self._within_room(wanted, scheduled)
-            drafts = drafter.propose(sequences, budgets)
-            took_s = (perf_counter() - started_s) / len(wanted)
-            for (part, _), draft, budget, unread in zip(wanted, drafts, budgets, n_unread, strict=True):
-                try:
-                    check_draft(draft, drafter.name, budget, self.context.model.n_vocab)
-                except ValueError as error:
-                    self._switch_off(drafter, [part.sequence], error)
-                    continue
-                proposal = Proposal(drafter.name, draft, unread, drafter.passes - passes, took_s)
-                part.context.proposals.append(proposal)
-        except CancelledError:
-            raise
-        except Exception as error:
-            self._switch_off(drafter, sequences, error)
+        """Let one drafter propose drafts."""
+        started_s, overlapped, sequences = perf_counter(), drafter.overlapped, [part.sequence for part, _ in wanted]
+        propose = partial(self._propose, drafter, wanted, self._within_room(wanted, scheduled))
+        self._attempt(drafter, sequences, propose, has_passes=True)
         for sequence in sequences:
             sequence.stats.count_draft(drafter.name, (perf_counter() - started_s) / len(wanted))
         sequences[0].stats.by_source[drafter.name].overlapped += drafter.overlapped - overlapped
+
+    def _propose(self, drafter: Drafter, wanted: list[tuple[Scheduled, Budget]], budgets: list[Budget]) -> None:
+        """Add the drafts of a drafter to the proposals. A draft that cannot be decoded is a failure in its answer."""
+        started_s, passes, sequences = perf_counter(), drafter.passes, [part.sequence for part, _ in wanted]
+        n_unread = [drafter.n_unread(sequence) for sequence in sequences]
+        drafts = drafter.propose(sequences, budgets)
+        took_s = (perf_counter() - started_s) / len(wanted)
+        for (part, _), draft, budget, unread in zip(wanted, drafts, budgets, n_unread, strict=True):
+            check = partial(check_draft, draft, drafter.name, budget, self.context.model.n_vocab)
+            self._attempt(drafter, [part.sequence], check)
+            if drafter.name not in part.sequence.off:
+                proposal = Proposal(drafter.name, draft, unread, drafter.passes - passes, took_s)
+                part.context.proposals.append(proposal)
 
     def _within_room(self, wanted: list[tuple[Scheduled, Budget]], scheduled: list[Scheduled]) -> list[Budget]:
         """Limit budgets so that all drafts fit into this pass.
@@ -237,12 +242,6 @@ class Speculator:
         """Return the maximum number of leaves of a draft; block verification checks chains only."""
         return 1 if part.sequence.rule == "block" else min(self.tree_width, 1 + self.context.free_branches // n_parts)
 
-    def _switch_off(self, drafter: Drafter, sequences: list[Sequence], error: Exception) -> None:
-        logger.debug("drafter failed", exc_info=error)
-        self.warn(f"drafter {drafter.name} failed and is off for this answer ({error!r})")
-        for sequence in sequences:
-            sequence.off.add(drafter.name)
-
     # --- during the pass ------------------------------------------------------------------------------------------
 
     def overlapped(self, scheduled: list[Scheduled]) -> AbstractContextManager[None]:
@@ -260,14 +259,10 @@ class Speculator:
         try:
             yield
         finally:
-            ended_s, is_begun = perf_counter(), False
-            try:
-                is_begun = drafter.settle()
-            except CancelledError:  # the pass itself was cancelled too
-                pass
-            except Exception as error:
-                self._switch_off(drafter, [sequence], error)
-            sequence.stats.count_ahead(drafter.name, perf_counter() - ended_s, is_begun=is_begun)
+            ended_s, is_begun = perf_counter(), None
+            with suppress(CancelledError):  # the pass itself was cancelled too
+                is_begun = self._attempt(drafter, [sequence], drafter.settle, has_passes=True)
+            sequence.stats.count_ahead(drafter.name, perf_counter() - ended_s, is_begun=bool(is_begun))
 
     # --- after the pass -------------------------------------------------------------------------------------------
 
@@ -280,7 +275,7 @@ class Speculator:
             if drafter.needs_layers and all(map(self.context.gives, drafter.needs_layers)):
                 rows = [*range(part.start, part.start + part.n_pending), *(part.entry(node) for node in path)]
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
-                self._tell(drafter, part.sequence, drafter.read, part.sequence, start, layers)
+                self._attempt(drafter, [part.sequence], partial(drafter.read, part.sequence, start, layers))
 
     def observe(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:
         """Show drafters the rows of the last token and of the draft; only now and then if they are backed off."""
@@ -298,7 +293,7 @@ class Speculator:
             outcome = Outcome(sequence, tokens, part.draft, path, rows, before, is_remembered)
             for drafter in looking:
                 started_s = perf_counter()
-                self._tell(drafter, part.sequence, drafter.observe, outcome)
+                self._attempt(drafter, [part.sequence], partial(drafter.observe, outcome))
                 took_s = perf_counter() - started_s
                 self._observed_s += took_s
                 own = [proposal for proposal in part.context.proposals if proposal.drafter == drafter.name]
