@@ -6,6 +6,10 @@ probabilities of tokens k+1 to k+j must add up to more than R (c j + t(k+1+j) - 
 generated per unit of time in recent steps, c a pass of the drafter and t(n) a target pass over n tokens. The unit of
 time is a plain pass. The times are those of `core.policy.costs`, in which a disturbed pass counts little. Only what is
 displayed afterwards is the time of each pass itself.
+
+Three units occur. `Costs` knows seconds, and costs in plain passes: 1 is a target pass over one token. The policy
+divides costs by a sequence's share of a plain pass (`_share_of_pass`). Plain decoding generates one token in that time,
+so such a cost is also a number of tokens, and names that end in `_tokens` can be compared with drafted tokens.
 """
 
 from __future__ import annotations
@@ -23,11 +27,26 @@ from edgespec.core.draft import Budget, Draft
 from edgespec.core.policy.costs import PLAIN_RUN, Costs
 from edgespec.core.policy.policy import LENGTHS, PolicyVerdict, Proposal, ProposalContext, Verified
 
-TRIAL_SHARE = 0.005  # share of the time of plain steps for trials of drafters that are backed off
-STEPS, DRAFTS, ANSWERS = 48, 12, 4  # in the mean of the rate, of the gain of a draft, and of what an answer gains
-DEBT = 3.0  # tokens that the prefill of a trial may cost beyond what is saved, and most loss that is remembered
-PLAIN_EVERY = 48  # passes with drafts, after which some without are decoded as a yardstick
-UNVERIFIED, TEST_TOKENS = 512, 3  # steps without a verified draft until one is verified, and its most tokens
+# The share of the time of plain steps that is spent on trials of drafters that are backed off.
+TRIAL_SHARE = 0.005
+
+# How many steps, drafts and answers the running means remember: those of the rate, of a drafter's gain, and of what a
+# drafter adds to an answer. A mean of n values changes by 1/n of each new difference.
+STEPS, DRAFTS, ANSWERS = 48, 12, 4
+
+# The tokens that the prefill of a trial may cost beyond what is saved for it. No larger loss is remembered.
+DEBT = 3.0
+
+# After this many passes with drafts, some passes without are decoded, because all costs are compared with plain passes.
+PLAIN_EVERY = 48
+
+# After this many steps without a verified draft, one of at most so many tokens is verified: the known costs may be
+# too large.
+UNVERIFIED, TEST_TOKENS = 512, 3
+
+# A test is repeated while it takes less than this share of the expected time, until the smaller cost is known.
+CHEAPER = 0.9
+
 SHOWN_WIDTHS = (2, 3, 4, 8)
 SAVED = 8  # first fields of a `Record` (if they change, so does `VERSION` in engine/calibrate.py)
 
@@ -63,6 +82,16 @@ class Record:
     def calibration_ratio(self) -> float:
         """Accepted tokens per expected token: below 1 if the drafter is overconfident."""
         return self.accepted / self.expected
+
+    def observe(self, gain: float, cost: float, draft: Draft) -> None:
+        """Count a draft, with its gain and its cost in tokens."""
+        self.is_used = True
+        self.count += 1
+        share = max(1 / DRAFTS, 1 / (self.count + 1))
+        self.gain += share * (gain - self.gain)
+        self.cost += share * (cost - self.cost)
+        for chance in draft.chances():
+            self.chance += (chance - self.chance) / STEPS
 
     def begin_answer(self) -> None:
         """Give a drafter that gained in the recent answers another chance: the last text may have been unusual."""
@@ -154,6 +183,12 @@ class MeasuredPolicy:
     # --- decisions ------------------------------------------------------------------------------------------------
 
     def budget(self, context: ProposalContext, drafter: str, n_unread: Callable[[], int]) -> Budget | None:
+        """Return how many tokens this drafter may draft now.
+
+        A drafter has to pay for a pass (`step_tokens`) and for the tokens that it has not read (`reading_tokens`): by
+        its usual gain, which earns the prefill back in the remaining steps, or else by the tokens that it has saved for
+        a trial.
+        """
         mode = self._mode(context)
         mode.enter(context)
         record = mode.records.get(drafter) or mode.records.setdefault(drafter, Record())
@@ -161,21 +196,24 @@ class MeasuredPolicy:
             return None
         if self._drafted >= PLAIN_EVERY:
             return Budget(0)
-        step, reading = self._prices(context, drafter, n_unread())
+        step_tokens, reading_tokens = self._prices(context, drafter, n_unread())
         steps = min(context.remaining, mode.answer)  # in these steps the drafter's prefill has to pay off
-        pays = record.gain > 0 and reading <= max(0.0, steps * record.added / record.steps)
-        missing = max(step, step + reading - DEBT) - record.allowance
-        if not pays and missing > 0:
+        added_tokens = max(0.0, steps * record.added / record.steps)
+        pays = record.gain > 0 and reading_tokens <= added_tokens
+        missing_tokens = max(step_tokens, step_tokens + reading_tokens - DEBT) - record.allowance
+        if not pays and missing_tokens > 0:
             if record.gain <= 0:  # else it may pay for another sequence, which has read more
-                record.due = mode.step + min(STEPS, math.ceil(missing / self._allowance))
+                # Each step of waiting saves `_allowance` tokens.
+                record.due = mode.step + min(STEPS, math.ceil(missing_tokens / self._allowance))
             return None
-        best = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
-        if best > 0 and (record.gain - best) * steps <= reading:
+        # Another drafter's draft may already be so good that this one has no gain left to pay its prefill.
+        best_tokens = max((self._value(context, draft) for draft in context.drafts()), default=0.0)
+        if best_tokens > 0 and (record.gain - best_tokens) * steps <= reading_tokens:
             return Budget(0)
         record.asked = mode.step
         if mode.is_test_due:
             return Budget(min(context.n_max, TEST_TOKENS))
-        return Budget(context.n_max, worth=partial(self._is_worth, context, mode.rate, record, step))
+        return Budget(context.n_max, worth=partial(self._is_worth, context, mode.rate, record, step_tokens))
 
     def select(self, contexts: Sequence[ProposalContext], width: int, room: int) -> list[Draft]:
         """Return the best draft of each sequence, cut to the tokens that gain the most together, the likeliest first.
@@ -194,17 +232,35 @@ class MeasuredPolicy:
             if not counts[0] and self._mode(first).is_test_due:
                 counts = [min(len(drafts[0]), most, TEST_TOKENS)]
         else:
-            rate = fmean(self._mode(context).rate for context in contexts)
-            taken = sum(len(draft) for draft in drafts if draft.is_sampled)
-            nodes = [(worth, i) for i, each in enumerate(worths) if not drafts[i].is_sampled for worth in each]
-            nodes = sorted(nodes, reverse=True)[: max(0, room - taken)]
-            costs = [self.costs.target(width + taken + n, first.depth) for n in range(1 + len(nodes))]
-            wider = [rate * (cost - costs[0]) / self._share_of_pass(first) for cost in costs[1:]]
-            shares = Counter(i for _, i in nodes[: _most([worth for worth, _ in nodes], wider)[0]])
-            counts = [shares[i] for i in range(len(contexts))]
+            counts = self._counts(contexts, drafts, worths, width, room)
         return [draft if draft.is_sampled else draft.best(count) for draft, count in zip(drafts, counts, strict=True)]
 
+    def _counts(
+        self,
+        contexts: Sequence[ProposalContext],
+        drafts: Sequence[Draft],
+        worths: Sequence[Sequence[float]],
+        width: int,
+        room: int,
+    ) -> list[int]:
+        """Return how many nodes of each draft to verify in a pass that several sequences share.
+
+        The likeliest nodes of all drafts are added one after the other, since each of them makes the pass wider for
+        all. `worths` are the probabilities that the nodes are accepted; sampled drafts are in the pass in any case.
+        """
+        first, rate = contexts[0], fmean(self._mode(context).rate for context in contexts)
+        n_sampled = sum(len(draft) for draft in drafts if draft.is_sampled)
+        nodes = [(worth, i) for i, each in enumerate(worths) if not drafts[i].is_sampled for worth in each]
+        nodes = sorted(nodes, reverse=True)[: max(0, room - n_sampled)]
+        passes = [self.costs.target(width + n_sampled + n, first.depth) for n in range(1 + len(nodes))]
+        wider_tokens = [rate * (cost - passes[0]) / self._share_of_pass(first) for cost in passes[1:]]
+        n, _ = _most([worth for worth, _ in nodes], wider_tokens)
+        shares = Counter(i for _, i in nodes[:n])
+        return [shares[i] for i in range(len(contexts))]
+
     def record(self, verified: Sequence[Verified], seconds: float | None) -> None:
+        """Learn from a verified pass. Its cost and the expected one are in plain passes; divided by the cost of the
+        pass without drafts, they are in tokens of each sequence."""
         if not verified:
             self._n_plain = 0
             return
@@ -218,7 +274,7 @@ class MeasuredPolicy:
         for each in verified:
             context, mode = each.context, self._mode(each.context)
             # A test that shows a cost to be too large is repeated until it is known.
-            is_test = mode.is_test_due and cost < 0.9 * expected
+            is_test = mode.is_test_due and cost < CHEAPER * expected
             mode.unverified = 0 if each.draft and not is_test else mode.unverified + 1
             took = 0.0
             for proposal in context.proposals:
@@ -254,16 +310,16 @@ class MeasuredPolicy:
     ) -> float:
         """Record the cost and gain of a proposal. Its verified `nodes` make a pass cost `wider` tokens more each.
 
-        Returns the time of the proposal, in tokens.
+        Everything here is in tokens, except for the seconds that are passed on to `costs`. Returns the time of the
+        proposal.
         """
         context, draft = verified.context, verified.draft
         step, reading = self._prices(context, proposal.drafter, proposal.n_unread)
-        cost = proposal.passes * step
+        cost, width = proposal.passes * step, wider * len(nodes)
         reaches = draft.reaches()
         expected = sum(reaches[node] for node in nodes)
         accepted = len({*nodes} & {*verified.path})
         # Calibrated expectations vary less than the number of accepted tokens. Without calibration, count the tokens.
-        width = wider * len(nodes)
         won = (record.calibration_ratio * expected if context.invariant else accepted) - width
         # If the draft of another drafter was verified, estimate the gain that this draft would have had.
         gain = (won if len(nodes) == len(draft) else self._value(context, proposal.draft)) - cost
@@ -274,13 +330,7 @@ class MeasuredPolicy:
             record.accepted += accepted - record.accepted / STEPS
             record.expected += expected - record.expected / STEPS
         record.added -= cost
-        record.is_used = True
-        record.count += 1
-        share = max(1 / DRAFTS, 1 / (record.count + 1))
-        record.gain += share * (gain - record.gain)
-        record.cost += share * (cost - record.cost)
-        for chance in proposal.draft.chances():
-            record.chance += (chance - record.chance) / STEPS
+        record.observe(gain, cost, proposal.draft)
         loss = max(-DEBT, record.allowance + won - cost - reading)
         record.allowance = min(0.0, loss) if record.gain <= 0 else 0.0
         where = context.depth, self.leaves, context.sequences
@@ -301,8 +351,7 @@ class MeasuredPolicy:
         return self.costs.plain_s * self._share_of_pass(context)
 
     def _prices(self, context: ProposalContext, drafter: str, n_unread: int) -> tuple[float, float]:
-        """Return the time of a drafter's pass, and the extra time of its prefill; the unit is a plain pass of a
-        sequence."""
+        """Return the time of a drafter's pass, and the extra time of its prefill, in tokens of plain decoding."""
         where, share = (context.depth, self.leaves, context.sequences), self._share_of_pass(context)
         step, reading = self.costs.step(drafter, *where), self.costs.read(drafter, n_unread, *where)
         return step / share, max(0.0, reading - step) / share
