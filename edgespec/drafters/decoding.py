@@ -103,7 +103,7 @@ class OnePassContext(StatesContext, Protocol):
 
 
 class ParallelDecodingContext(OnePassContext, HeadDecodingContext, Protocol):
-    """The KV cache of a P-EAGLE head; `llama/parallel_context.py` describes the methods."""
+    """The KV cache of a P-EAGLE head; `llama/eagle_context.py` describes the methods."""
 
     def draft(
         self, batch: Batch, tokens_states: NDArray[np.float32], lengths: Sequence[int]

@@ -23,7 +23,7 @@ from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT, Tree
 
 Product = Callable[[FloatRow], FloatRow]
-"""Multiplies a matrix with a vector (`llama/product.py`)."""
+"""Multiplies a matrix with a vector (`llama/graph.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,7 +109,7 @@ def constraint_notes(kind: Constraint, text: str) -> tuple[str, ...]:
 def _prepared(text: str) -> tuple[str, list[str]]:
     """Return a schema for llguidance that all answers can satisfy to their end, and the notes of `translated`. It names
     all properties of its objects unless it says otherwise. Raises ValueError."""
-    from edgespec.llama.patterns import without_traps
+    from edgespec.llama.closing import without_traps
 
     translation, notes = translated(text)
     schema = json.loads(translation)

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.batch import Batch
-from edgespec.core.features import FINAL_STATE, LAST_OUTPUT, rms_normed
+from edgespec.core.features import FINAL_STATE, LAST_OUTPUT, TRIMMED_ROWS, rms_normed
+from edgespec.core.sampling import FloatRow
 from edgespec.errors import GenerationError
 from edgespec.gguf_file.head_check import (
     N_LAYERS_READ,
@@ -29,13 +30,14 @@ from edgespec.gguf_file.head_check import (
     layers_read,
     norm_epsilon,
 )
-from edgespec.gguf_file.weights import read_rows
+from edgespec.gguf_file.header import Header
+from edgespec.gguf_file.weights import read_rows, stored_rows
 from edgespec.llama.batch import can_choose_block, check_layers, pointer, states, switch_states, use_block
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
+from edgespec.llama.graph import Processor, Product
 from edgespec.llama.library import api
 from edgespec.llama.model import Model
-from edgespec.llama.trimmed_output import TrimmedOutput
 
 
 class HeadContext(Context):
@@ -159,3 +161,55 @@ class HeadContext(Context):
         """Return float32[D], the state with which a token drafted after entry `index` of the last batch is decoded."""
         row: NDArray[np.float32] = states(self._handle, self._n_rows, self.model.n_embd_out)[index]
         return row.copy() if self._output_norm is None else rms_normed(row, self._epsilon) * self._output_norm
+
+
+# --- the trimmed output of an MTP block -------------------------------------------------------------------------------
+
+# The output of an MTP block for some tokens only: those that the model writes often.
+#
+# All rows of a vocabulary of 250,000 tokens cost three times as much as the block itself. The tokens that a text has
+# are added, since texts repeat their words.
+
+
+MOST_ADDED = 2**12  # tokens that are kept in a matrix of their own, which is made again for each new text
+
+
+class TrimmedOutput:
+    """Computes the logits of some tokens from a block's state; all others are minus infinity.
+
+    `name` is the output matrix in the model's file, and `counts` says how often the model wrote each token, int64[V]:
+    the most frequent ones are kept, and among equals those with the lowest ids, which were merged first.
+    """
+
+    def __init__(self, header: Header, name: str, counts: NDArray[np.int64], processor: Processor) -> None:
+        import gguf
+
+        self._rows, self._processor = stored_rows(header, name), processor
+        info = header.tensors[name]
+        self._kind, self._width = gguf.GGMLQuantizationType[info.type], info.shape[0]
+        order = np.lexsort((np.arange(len(counts)), -counts))
+        frequent = np.sort(order[:TRIMMED_ROWS])
+        self._is_frequent = np.zeros(len(counts), bool)
+        self._is_frequent[frequent] = True
+        self._parts = [self._part(frequent)]
+        self._added: NDArray[np.int64] = np.empty(0, np.int64)  # those of the last text first
+
+    def cover(self, tokens: Iterable[int]) -> None:
+        """Have these tokens too, in place of those of the oldest texts."""
+        found = np.unique(np.fromiter(tokens, np.int64))
+        found = found[(found >= 0) & (found < len(self._is_frequent))]
+        rare = found[~self._is_frequent[found]]
+        if not np.isin(rare, self._added).all():
+            others = self._added[~np.isin(self._added, rare)]
+            self._added = np.concatenate([rare, others])[:MOST_ADDED]
+            self._parts[1:] = [self._part(self._added)]
+
+    def __call__(self, state: FloatRow) -> FloatRow:
+        """Return float32[V] after a state, float32[D]."""
+        logits: FloatRow = np.full(len(self._is_frequent), -np.inf, np.float32)
+        for ids, product in self._parts:
+            logits[ids] = product(state)
+        return logits
+
+    def _part(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], Product]:
+        return ids, Product(self._rows[ids], self._kind, self._width, self._processor)

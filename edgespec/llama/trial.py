@@ -273,7 +273,7 @@ def _see(path: Path, model: Model) -> None:
 
 def _embed(model: Model, threads: int) -> None:
     """Read texts of different lengths, as the runtime does."""
-    from edgespec.llama.pooled_context import PooledContext
+    from edgespec.llama.context import PooledContext
 
     n_ctx, pooling = min(64, model.n_ctx_train), pooling_of(model.header)
     params = ContextParams(pooling=pooling, n_ctx=n_ctx, n_batch=n_ctx, max_outputs=n_ctx, threads=threads)

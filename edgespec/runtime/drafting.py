@@ -52,14 +52,11 @@ from edgespec.llama.adapters import Adapters
 from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.eagle_context import EagleContext
-from edgespec.llama.graph import Processor
-from edgespec.llama.head_context import HeadContext
-from edgespec.llama.head_weights import HeadWeights
+from edgespec.llama.eagle_context import EagleContext, ParallelContext
+from edgespec.llama.eagle_graph import HeadWeights
+from edgespec.llama.graph import Processor, Product
+from edgespec.llama.head_context import HeadContext, TrimmedOutput
 from edgespec.llama.model import Model
-from edgespec.llama.parallel_context import ParallelContext
-from edgespec.llama.product import Product
-from edgespec.llama.trimmed_output import TrimmedOutput
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.pair.check import overlap_of, vocabulary_difference

@@ -15,8 +15,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, for_users
 from edgespec.events import TokenEvent
-from edgespec.llama.context import CancelledError
-from edgespec.llama.pooled_context import Part, PooledContext
+from edgespec.llama.context import CancelledError, Part, PooledContext
 from edgespec.model.stream import Loop, Stream
 from edgespec.runtime.inputs import Texts
 

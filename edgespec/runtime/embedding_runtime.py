@@ -17,8 +17,8 @@ from edgespec.gguf_file.model_check import check_model, is_embedding
 from edgespec.gguf_file.pooling import NAMES, RANK, has_head, pooling_of, reads_whole
 from edgespec.llama import rpc
 from edgespec.llama.adapters import Adapters
+from edgespec.llama.context import PooledContext
 from edgespec.llama.devices import chosen
-from edgespec.llama.pooled_context import PooledContext
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import parse_addresses
 from edgespec.model.info import ModelInfo

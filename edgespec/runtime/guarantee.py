@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from edgespec.engine.width_classes import WidthClasses, measured_classes
 from edgespec.llama.context import Context
-from edgespec.llama.installing import exact_build
-from edgespec.llama.kernels import have_exact_kernels, is_own_build
+from edgespec.llama.kernels import exact_build, have_exact_kernels, is_own_build
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.settings import LoadSettings
 

@@ -11,7 +11,7 @@ model cost. `scripts/lab/shapes.py` has the shapes.
 The table on stdout, in Markdown, has the size of the file, the seconds until it is loaded, the main memory, the time of
 a pass over one token, passes over several tokens in units of it, and the time of a draft token of each head in the same
 unit. An MTP block drafts with the whole output matrix, and with the rows of 32,768 tokens
-(`edgespec/llama/trimmed_output.py`).
+(`edgespec/llama/head_context.py`).
 """
 
 from __future__ import annotations

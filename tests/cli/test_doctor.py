@@ -16,8 +16,8 @@ from tiny_gguf import write_model
 
 from edgespec import __version__
 from edgespec.cli.commands.doctor import doctor
-from edgespec.llama import installing, machine, trial
-from edgespec.llama.installing import exact_build, gpu_build
+from edgespec.llama import kernels, machine, trial
+from edgespec.llama.kernels import exact_build, gpu_build
 from edgespec.llama.machine import Gpu
 
 MACHINE = [
@@ -304,7 +304,7 @@ def test_the_commands_of_the_advice_work_from_any_folder(
         (home / "scripts" / "edgespec").touch()
     monkeypatch.setattr(sys, "prefix", str(home / ".venv"))
     monkeypatch.setattr(sys, "executable", PYTHON)
-    monkeypatch.setattr(installing, "os", SimpleNamespace(name=system))
+    monkeypatch.setattr(kernels, "os", SimpleNamespace(name=system))
     assert exact_build().startswith(cpu.format(home))
     assert gpu_build("cuda").startswith(gpu.format(home))
 

@@ -22,9 +22,9 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.head_weights import HeadWeights
+from edgespec.llama.eagle_context import ParallelContext
+from edgespec.llama.eagle_graph import HeadWeights
 from edgespec.llama.model import Model
-from edgespec.llama.parallel_context import ParallelContext
 
 PROMPT = "def the class for x in the list: return the one, or print it"
 

@@ -25,7 +25,7 @@ from edgespec.events import TokenEvent
 from edgespec.files.cache import read_cache
 from edgespec.llama.context import Context
 from edgespec.llama.model import Model
-from edgespec.llama.thread_choice import ThreadChoice
+from edgespec.llama.threads import ThreadChoice
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import DRAFT_N_MAX, LoadSettings, Request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edgespec.llama.positions import Positions
+from edgespec.llama.sequences import Positions
 
 STATE = np.arange(40, dtype=np.uint8)
 

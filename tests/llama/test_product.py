@@ -5,8 +5,7 @@ import gc
 import numpy as np
 import pytest
 
-from edgespec.llama.graph import Processor
-from edgespec.llama.product import Product
+from edgespec.llama.graph import Processor, Product
 
 
 @pytest.mark.parametrize("shape", [(100, 64), (3, 20)], ids=["Q8_0", "F16, as rows are no whole number of blocks"])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from edgespec.llama.thread_choice import ThreadChoice
+from edgespec.llama.threads import ThreadChoice
 
 PASS_S, BETWEEN_S = 0.024, 0.0005  # a pass of one thread, and the time until the next pass
 

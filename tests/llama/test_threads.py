@@ -18,7 +18,7 @@ from edgespec.llama.context_params import ContextParams
 from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import ggml_function
 from edgespec.llama.model import Model
-from edgespec.llama.thread_choice import ThreadChoice
+from edgespec.llama.threads import ThreadChoice
 from edgespec.models.names.spec import resolve
 
 

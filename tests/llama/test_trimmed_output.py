@@ -13,9 +13,9 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.gguf_file.head_check import output_of_block
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
-from edgespec.llama import trimmed_output
+from edgespec.llama import head_context
 from edgespec.llama.graph import Processor
-from edgespec.llama.trimmed_output import TrimmedOutput
+from edgespec.llama.head_context import TrimmedOutput
 from edgespec.runtime import drafting
 from edgespec.settings import Request
 
@@ -26,7 +26,7 @@ PROMPT = "def the class for x in the list: return the one, or print it"
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (trimmed_output, drafting):
+    for module in (head_context, drafting):
         monkeypatch.setattr(module, "TRIMMED_ROWS", ROWS)
 
 
@@ -49,7 +49,7 @@ def test_it_has_the_logits_of_frequent_tokens_and_then_of_low_ids(tmp_path: Path
 
 
 def test_tokens_of_a_text_are_added_and_replace_the_oldest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trimmed_output, "MOST_ADDED", 3)
+    monkeypatch.setattr(head_context, "MOST_ADDED", 3)
     trimmed, matrix = output(tmp_path / "mtp.gguf", np.zeros(N_VOCAB, np.int64))
     state = np.ones(64, np.float32)
     for tokens, added in (

@@ -21,11 +21,10 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.weights import read_rows
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.eagle_context import EagleContext
+from edgespec.llama.eagle_context import EagleContext, ParallelContext
+from edgespec.llama.eagle_graph import HeadWeights
 from edgespec.llama.head_context import HeadContext
-from edgespec.llama.head_weights import HeadWeights
 from edgespec.llama.model import Model
-from edgespec.llama.parallel_context import ParallelContext
 from edgespec.models.pair.convert import convert_head
 
 IDS = [3, 9, 60, 61, 62, 70, 97, 110, 200, 256, 270, 290]

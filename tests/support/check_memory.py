@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.llama.block_context import BlockContext
-from edgespec.llama.context import Context
+from edgespec.llama.context import Context, PooledContext
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import Model
-from edgespec.llama.pooled_context import PooledContext
 from edgespec.models.memory.estimate import Estimate, Plan
 
 TOLERANCE, LARGE = 0.1, 0.1

@@ -356,8 +356,7 @@ def build_advice(self_check: str, gpus: Sequence[Gpu], build: Build) -> Iterator
     """Yield advice about the build of llama.cpp. `gpus` are those that it does not use."""
     from edgespec.llama import library
     from edgespec.llama.backends import VARIANT, variant_name
-    from edgespec.llama.installing import exact_build, gpu_build
-    from edgespec.llama.kernels import is_own_build
+    from edgespec.llama.kernels import exact_build, gpu_build, is_own_build
 
     # The command installs a build for the CPU: not instead of a GPU build, and a portable one is such a build already.
     command, variants = "" if library.supports_gpu() or library.CPU_LIBRARY else exact_build(), ""
