@@ -243,7 +243,7 @@ def test_a_width_that_differs_is_found_with_few_passes(tiny: Model) -> None:
     with Context(tiny, ContextParams(**settings)) as context:
         assert measure_widths(context, 250, 31).exact_to == 31
         assert context.decodes < 40
-    with CoarseContext(tiny, **settings) as context:
+    with CoarseContext(tiny, ContextParams(**settings)) as context:
         for width in (2, 3, 5, 8, 16, 31):
             context.is_coarse = partial(_rounds_its_last_row, width)
             assert measure_widths(context, 250, 31).exact_to < width
