@@ -22,7 +22,7 @@ from edgespec.events import TokenEvent
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.rounding import Widths, measure_widths
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
@@ -39,40 +39,40 @@ pytestmark = pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this b
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Model]:
-    with Model(resolve("demo").path) as model:
+def target() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo").path) as model:
         yield model
 
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("attention", ["on", "off"])
 @pytest.mark.parametrize("n_past", [250, 600])
-def test_tokens_are_decoded_together_as_each_would_be_alone(target: Model, attention: Any, n_past: int) -> None:
+def test_tokens_are_decoded_together_as_each_would_be_alone(target: LlamaModel, attention: Any, n_past: int) -> None:
     with Context(target, ContextParams(n_ctx=768, max_outputs=100, flash_attention=attention, exact=True)) as context:
         widths = measure_widths(context, n_past, 100)
     assert (widths.exact_to, widths.max_difference) == (100, 0.0)
 
 
 @pytest.fixture
-def stock() -> Iterator[Model]:
+def stock() -> Iterator[LlamaModel]:
     """The model with llama.cpp's own kernels."""
-    with kernels.kernels_of_llama_cpp(), Model(resolve("demo").path, use_extra_bufts=False) as model:
+    with kernels.kernels_of_llama_cpp(), LlamaModel(resolve("demo").path, use_extra_bufts=False) as model:
         yield model
 
 
 @pytest.mark.long
-def test_llama_cpp_s_own_kernels_are_another_matter(stock: Model) -> None:
+def test_llama_cpp_s_own_kernels_are_another_matter(stock: LlamaModel) -> None:
     with Context(stock, ContextParams(n_ctx=768, max_outputs=63, flash_attention="on")) as context:
         assert measure_widths(context, 600, 63).max_difference > 0
 
 
-def test_single_rows_of_llama_cpp_s_flash_attention_are_a_class_of_their_own(stock: Model) -> None:
+def test_single_rows_of_llama_cpp_s_flash_attention_are_a_class_of_their_own(stock: LlamaModel) -> None:
     """From 512 cells on it divides the cells of a single row among the threads, so one depth is not enough."""
     with Context(stock, ContextParams(n_ctx=512, max_outputs=WIDEST, flash_attention="on", threads=2)) as context:
         assert measure_classes(context, (192,)).ranges[0][1] > 1
 
 
-def test_branches_are_exact_with_flash_attention(target: Model) -> None:
+def test_branches_are_exact_with_flash_attention(target: LlamaModel) -> None:
     with Context(
         target, ContextParams(n_ctx=512, max_outputs=31, flash_attention="on", branches=3, exact=True)
     ) as context:
@@ -221,7 +221,7 @@ class SecondBranch(Drafter):
         return [Draft(tokens, [-1, -1, *range(1, n - 1)], [0.5] * n, [None] * n, self.name)]
 
 
-def test_a_second_branch_that_was_accepted_leaves_the_bits_of_later_tokens(target: Model) -> None:
+def test_a_second_branch_that_was_accepted_leaves_the_bits_of_later_tokens(target: LlamaModel) -> None:
     sampler = Sampler(SamplingSettings(temperature=0), 0, 0, target.n_vocab, banned=target.end_tokens)
     prompt, rows = target.tokenize("class Stack:\n    def push"), []
     text: list[int] = []
@@ -304,7 +304,7 @@ def notes_of_inexactness(why: str = "") -> dict[str, int]:
 @pytest.mark.long(but=2)
 @pytest.mark.parametrize("cache_type", ["q8_0", "iq4_nl"])
 @pytest.mark.parametrize("attention", ["on", "off"])
-def test_quantised_keys_are_exact_too(target: Model, cache_type: str, attention: Any) -> None:
+def test_quantised_keys_are_exact_too(target: LlamaModel, cache_type: str, attention: Any) -> None:
     with Context(
         target,
         ContextParams(

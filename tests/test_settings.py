@@ -14,7 +14,7 @@ import pytest
 from edgespec.chat.settings import DRAFTING, SETTINGS, ChatSettings
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import Facts, SettingError, facts_of
-from edgespec.model.model import DraftingOptions
+from edgespec.llm.model import DraftingOptions
 from edgespec.models.names.catalog import NUMBERS, SAMPLING
 from edgespec.settings import AnswerSettings, LoadSettings, Request
 

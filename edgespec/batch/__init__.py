@@ -11,7 +11,7 @@ from edgespec.errors import UsageError
 from edgespec.settings import Request
 
 if TYPE_CHECKING:
-    from edgespec.model.model import Model
+    from edgespec.llm.model import Model
     from edgespec.requests.openai import TokenBytes
 
 

@@ -11,7 +11,7 @@ from edgespec.batch.results import Result, Results
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
 from edgespec.events import COMPLETE, TokenEvent
-from edgespec.model.model import Model
+from edgespec.llm.model import Model
 from edgespec.requests.row import BadRow, Row, Sample
 from edgespec.settings import Request
 

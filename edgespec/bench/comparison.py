@@ -29,7 +29,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import PROGRESS, Progress
 from edgespec.llama.context import CancelledError, Context
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import counted
@@ -230,7 +230,7 @@ class _Run:
         plan, reference = self._plan, self._reference
         size = min(WINDOW, reference.header.number("context_length") or WINDOW)
         limit = plan.limit or default_limit(reference.header.n_vocab, size)
-        with Model.load_vocabulary(reference.path) as model:
+        with LlamaModel.load_vocabulary(reference.path) as model:
             return windows(model, plan.text, size, limit)
 
     def _reading_units(self, target: Target) -> float:

@@ -31,7 +31,7 @@ from edgespec.files.paths import cache_dir, make_room
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.devices import chosen
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.planning import fitted, open_model
 from edgespec.settings import LoadSettings
@@ -225,7 +225,7 @@ def read_text(file: Path) -> str:
         raise UsageError(f"{file} is not UTF-8 text", why=f"byte {error.start + 1} is invalid") from error
 
 
-def windows(model: Model, text: str, size: int, limit: int | None = None) -> list[list[int]]:
+def windows(model: LlamaModel, text: str, size: int, limit: int | None = None) -> list[list[int]]:
     """Return the first `limit` whole windows of `size` tokens. Raises UsageError for a text that is too short."""
     tokens = model.tokenize(text, add_special=True)
     if not text or len(tokens) < size:

@@ -9,7 +9,7 @@ from typing import Literal
 from edgespec.cancel import CancelFlag
 from edgespec.events import Progress, TokenEvent
 from edgespec.history import Turn
-from edgespec.model.model import Model
+from edgespec.llm.model import Model
 from edgespec.settings import LoadSettings
 from edgespec.tools.toolbox import Calling
 

@@ -17,7 +17,7 @@ from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_ch
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.history import Answer, Branch, ChatInfo, Store, StoreError, Turn, new_id
 from edgespec.history.data import first_line
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.settings import CONSTRAINTS, Message
 from edgespec.text.printable import with_unix_line_ends
 from edgespec.text.thinking import OPEN

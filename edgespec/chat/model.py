@@ -15,8 +15,8 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft_file
 from edgespec.gguf_file.model_check import check_model
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import Model
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import Model
 from edgespec.models.names.model_names import short_name
 from edgespec.models.names.source import lasting
 from edgespec.models.names.spec import own_settings, resolve

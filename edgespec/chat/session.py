@@ -23,7 +23,7 @@ from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import CONTEXT_FULL, Progress
 from edgespec.history import Answer, Store, Turn
 from edgespec.history.data import turn_of
-from edgespec.model.model import Model
+from edgespec.llm.model import Model
 from edgespec.settings import LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.text.printable import with_unix_line_ends

@@ -12,7 +12,7 @@ from time import perf_counter
 from edgespec.chat.model import ChatModel
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import cache_dir, free_in
-from edgespec.model.model import Model
+from edgespec.llm.model import Model
 from edgespec.settings import Message
 
 MOST_BYTES, FREE_SHARE = 4 << 30, 10  # the default limit: 4 GB, but at most a tenth of the free disk

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.text.figures import counted, faster, percent, rate
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
-from edgespec.model.fleet import Fleet
-from edgespec.model.info import ModelInfo
+from edgespec.llm.fleet import Fleet
+from edgespec.llm.info import ModelInfo
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.text_facts import text_facts
 from edgespec.runtime.worker import Worker

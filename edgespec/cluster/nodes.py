@@ -18,9 +18,9 @@ from edgespec.closable import Closable
 from edgespec.cluster.actor import Actor, Survey, Told, survey
 from edgespec.cluster.library import Ray
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
-from edgespec.model.fleet import POLL_S, Arrived
-from edgespec.model.info import ModelInfo
-from edgespec.model.notes import Notes
+from edgespec.llm.fleet import POLL_S, Arrived
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.notes import Notes
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 

@@ -22,7 +22,7 @@ from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.optional_files import files_in, is_there
 from edgespec.files.paths import data_dir
 from edgespec.files.unfinished import becoming, check_destination
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.text.encodings import decoded
 
 VERSION = 1
@@ -115,7 +115,7 @@ def read_about(path: Path) -> About:
     return about
 
 
-def check_fits(corpus: Corpus, model: Model) -> None:
+def check_fits(corpus: Corpus, model: LlamaModel) -> None:
     """Raises UsageError for a corpus with another vocabulary."""
     if corpus.about.vocabulary != model.vocabulary_id:
         raise UsageError(
@@ -144,7 +144,7 @@ def text_files(paths: Iterable[Path]) -> list[Path]:
 
 
 def build(
-    files: Sequence[Path], model: Model, out: Path, progress: Progress = lambda what, done: None
+    files: Sequence[Path], model: LlamaModel, out: Path, progress: Progress = lambda what, done: None
 ) -> tuple[About, list[str]]:
     """Make a corpus of UTF-8 texts with the vocabulary of `model`; also returns the files that are not text.
 
@@ -201,7 +201,7 @@ def complete(
     return about, ContextIndex(tokens, order)
 
 
-def _write_tokens(file: Path, model: Model, out: BinaryIO) -> int:
+def _write_tokens(file: Path, model: LlamaModel, out: BinaryIO) -> int:
     """Append the tokens of a text; returns its bytes. Raises UnicodeDecodeError before anything is written."""
     data = file.read_bytes()
     text = decoded(data)

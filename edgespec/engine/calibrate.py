@@ -28,7 +28,7 @@ from edgespec.files.cache import cache_name, read_cache, write_cache
 from edgespec.llama.context import Context
 from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import build_id
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 VERSION = 9
 SAVE_EVERY_S = 60.0
@@ -47,7 +47,7 @@ BY_BITS: tuple[tuple[float, Shape], ...] = (
 )
 
 
-def assumed_shape(model: Model) -> Shape:
+def assumed_shape(model: LlamaModel) -> Shape:
     """Return the cost curve that is assumed for a model until it is measured."""
     if model.gpu_layers:
         return OFFLOADED

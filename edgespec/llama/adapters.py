@@ -13,7 +13,7 @@ from edgespec.errors import ModelFileError, UsageError
 from edgespec.files.paths import file_facts
 from edgespec.gguf_file.adapters import Adapter, checked_scale
 from edgespec.llama.library import api, complaints, first_complaint
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 AdapterSet = tuple[tuple[int, float], ...]
 """The numbers of the adapters that a pass uses, in order, and their scales. Empty: the model alone."""
@@ -34,7 +34,7 @@ class Adapters:
         facts: All that the results depend on: the files and their default scales.
     """
 
-    def __init__(self, model: Model, adapters: Sequence[Adapter]) -> None:
+    def __init__(self, model: LlamaModel, adapters: Sequence[Adapter]) -> None:
         self._names = [adapter.name for adapter in adapters]
         self._scales = [adapter.scale for adapter in adapters]
         self.default = _usable(enumerate(self._scales))
@@ -93,7 +93,7 @@ def _usable(scales: Any) -> AdapterSet:
     return used
 
 
-def _load(model: Model, adapter: Adapter) -> Any:
+def _load(model: LlamaModel, adapter: Adapter) -> Any:
     with complaints() as lines:
         handle = api.llama_adapter_lora_init(model.handle, os.fsencode(adapter.path))
     if not handle:

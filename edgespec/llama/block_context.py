@@ -34,7 +34,7 @@ from edgespec.llama.batch import check_layers, pointer, states, switch_states
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 MOST_BIASES = 2**15  # numbers to multiply, if the token before a place is another one than llama.cpp assumed
 
@@ -52,7 +52,7 @@ class BlockContext(Context):
 
     before: Callable[[int], FloatRow]
 
-    def __init__(self, model: Model, target: Context, params: ContextParams) -> None:
+    def __init__(self, model: LlamaModel, target: Context, params: ContextParams) -> None:
         header = model.header
         self.target, self.reads = target.model, layers_read(header)
         check_layers(target.model.header.architecture, target.model.n_layer, [*self.reads])

@@ -11,7 +11,7 @@ import numpy as np
 
 from edgespec.core.dry import Breakers
 from edgespec.core.sampling import SamplingSettings
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 MOST_BYTES, MOST_TOKENS = 40, 20  # of a breaker, and of the tokens after the first one; llama.cpp's limits
 REMEMBERED = 16  # lists of breakers
@@ -21,7 +21,7 @@ _END = b"\xff"  # between the tokens; no part of a text in UTF-8
 class BreakerFinder:
     """Finds the breakers of a request in the vocabulary of a model. Several threads may use it."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LlamaModel) -> None:
         self._model = model
         self._lock = threading.Lock()
         self._known: dict[tuple[str, ...], Breakers] = {}

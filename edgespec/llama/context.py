@@ -26,7 +26,7 @@ from edgespec.llama.adapters import Adapters
 from edgespec.llama.batch import NativeBatch, check_layers, inputs, row, states, switch, switch_states
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import IS_SET, api, complaints, default_threads, first_complaint
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.projector import Cells
 from edgespec.llama.sequences import Sequences
 from edgespec.llama.threads import WIDE, ThreadChoice, attach_threads, free_threads, idle_s
@@ -63,7 +63,7 @@ class Context(Sequences, Closable):
 
     def __init__(
         self,
-        model: Model,
+        model: LlamaModel,
         params: ContextParams,
         *,
         other: Context | None = None,
@@ -377,7 +377,7 @@ class PooledContext(Context):
     """A context whose parameters have a pooling (`gguf_file/pooling.py`). Each sequence and each branch can read a
     text."""
 
-    def __init__(self, model: Model, params: ContextParams, *, adapters: Adapters | None = None) -> None:
+    def __init__(self, model: LlamaModel, params: ContextParams, *, adapters: Adapters | None = None) -> None:
         super().__init__(model, params, adapters=adapters)
         self.n_texts = self.sequences + len(self._branches)
         n_values = api.llama_model_n_cls_out(model.handle) if params.pooling == RANK else model.n_embd_out

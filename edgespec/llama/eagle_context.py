@@ -30,7 +30,7 @@ from edgespec.llama.eagle_graph import Decoder, EagleGraphs, Graph, HeadWeights,
 from edgespec.llama.graph import F16, Processor, Tensors, view
 from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import default_threads
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 CELLS_STEP = 256  # a graph reads a multiple of so many cells
 LARGE = 2**21  # numbers of a head from which several threads pay off
@@ -44,7 +44,7 @@ class EagleContext(Closable):
     quantised cache, with a scaled rotation of positions.
     """
 
-    def __init__(self, model: Model | HeadWeights, target: Context, params: ContextParams) -> None:
+    def __init__(self, model: LlamaModel | HeadWeights, target: Context, params: ContextParams) -> None:
         header, n_ctx, n_batch, sequences = model.header, params.n_ctx, params.n_batch, params.sequences
         if {params.cache_type_k, params.cache_type_v} != {"f16"}:
             raise UsageError("the cache of this head is not quantised")
@@ -246,7 +246,7 @@ class _Cells:
             self._ends[destination] = end
 
 
-def _weights(head: Model | HeadWeights, target: Model) -> Mapping[str, int | None]:
+def _weights(head: LlamaModel | HeadWeights, target: LlamaModel) -> Mapping[str, int | None]:
     """Return the addresses of the tensors of a head and of those that it shares with the target. Raises UsageError if
     the head cannot be decoded here."""
     if isinstance(head, HeadWeights):

@@ -20,7 +20,7 @@ from edgespec.gguf_file.head_check import NORMS_LAYERS, NORMS_STATE, layers_read
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import read_rows, stored_rows
 from edgespec.llama.graph import F16, F32, I32, I64, Tensors, fill, view
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 MOST_GRAPHS, NARROW = 12, 8  # graphs of a kind that are kept, and the most tokens of all but one of them
 NODES, NODES_IN_LAYER = 32, 48  # more than a graph has around its layers, and in each of them
@@ -257,7 +257,7 @@ class HeadWeights(Closable):
 
     is_offloaded = False
 
-    def __init__(self, header: Header, target: Model) -> None:
+    def __init__(self, header: Header, target: LlamaModel) -> None:
         import gguf
 
         self.header, self.n_params, self.n_vocab = header, header.n_params, n_tokens(header)

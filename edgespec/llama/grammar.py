@@ -27,7 +27,7 @@ from edgespec.core.prefix import common_prefix
 from edgespec.errors import UsageError
 from edgespec.llama.compiler import quick_compiler
 from edgespec.llama.constraint import AMBIGUOUS, first_mask_error, parser_limits, readable
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.processes.child import NotWaitedForError, held
 from edgespec.settings import CONSTRAINTS, Constraint, Request
 
@@ -65,7 +65,7 @@ class Grammars(Closable):
     Several threads may use it. Each constraint is first compiled in another process, since compiling may crash.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LlamaModel) -> None:
         self._model, self.n_vocab = model, model.n_vocab
         self._compiler = quick_compiler(lambda: self._special)
         self._lock = threading.Lock()

@@ -37,7 +37,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.graph import Processor, Product
 from edgespec.llama.library import api
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 
 class HeadContext(Context):
@@ -54,7 +54,7 @@ class HeadContext(Context):
 
     def __init__(
         self,
-        model: Model,
+        model: LlamaModel,
         target: Context,
         params: ContextParams,
         *,

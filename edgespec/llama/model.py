@@ -57,7 +57,7 @@ def _adds(name: str) -> cached_property[bool]:
     return cached_property(lambda model: bool(getattr(api, f"llama_vocab_get_add_{name}")(model.vocabulary_handle)))
 
 
-class Model(Closable):
+class LlamaModel(Closable):
     """The weights and the vocabulary of one GGUF file, which may be a draft head.
 
     The header of the file is checked before llama.cpp reads it, unless a checked header is passed. Raises
@@ -149,7 +149,7 @@ class Model(Closable):
         self.n_vocab: int = api.llama_vocab_n_tokens(self.vocabulary_handle)
 
     @classmethod
-    def load_vocabulary(cls, path: str | os.PathLike[str]) -> Model:
+    def load_vocabulary(cls, path: str | os.PathLike[str]) -> LlamaModel:
         """Load only the tokenizer of a file, which may have no weights. Raises ModelNotFoundError, ModelFileError."""
         return cls(path, vocabulary_only=True)
 

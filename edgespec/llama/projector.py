@@ -25,7 +25,7 @@ from edgespec.core.images import image_ids
 from edgespec.errors import GenerationError, ImageError, ModelFileError, UsageError
 from edgespec.files.images import pixels_of
 from edgespec.llama.library import _log, complaints, first_complaint, gpus
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 MOST_BYTES = 256 << 20  # of images that are kept, in case the next prompt has them too
 PIXEL_BYTES = 12 * 32 * 32  # about: of the pixels that a cell stands for, as floats
@@ -107,7 +107,7 @@ class Projector(Closable):
     """The projector in a file, for one model. Raises UsageError if this build of llama.cpp has none, ModelFileError if
     the file does not fit the model."""
 
-    def __init__(self, path: Path, model: Model, threads: int) -> None:
+    def __init__(self, path: Path, model: LlamaModel, threads: int) -> None:
         mtmd = _mtmd()
         self.path, self._model, self._handle = path, model, None
         self.width, self.has_mrope = model.n_embd_inp, model.has_mrope

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from edgespec.llama.batch import pointer
 from edgespec.llama.library import api, complaints
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.window import joined
 
 _PARTIAL = 1  # LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
@@ -27,7 +27,7 @@ class Sequences:
         can_save: False if saving was found to be impossible.
     """
 
-    model: Model
+    model: LlamaModel
     n_batch: int
     streams: bool
     can_roll_back: bool

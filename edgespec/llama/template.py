@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from edgespec.errors import UsageError
 from edgespec.gguf_file.chat_templates import CHATML
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.projector import Cells, Picture
 from edgespec.llama.rendering import TemplateFailedError, renderer
 from edgespec.settings import Image, Message
@@ -77,7 +77,7 @@ class ChatTemplate:
 
     def __init__(
         self,
-        model: Model,
+        model: LlamaModel,
         text: str | None = None,
         see: See = cannot_see,
         tool_use: str = "",
@@ -344,5 +344,5 @@ def _each_string(value: Any, prepared: Callable[[str], str]) -> Any:
     return [_each_string(item, prepared) for item in value] if isinstance(value, list) else value
 
 
-def _text_of(model: Model, token: int | None) -> str:
+def _text_of(model: LlamaModel, token: int | None) -> str:
     return "" if token is None else model.token_bytes(token, special=True).decode("utf-8", "replace")

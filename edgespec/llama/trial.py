@@ -33,7 +33,7 @@ from edgespec.processes.child import Child, Limits, answer, running
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
-    from edgespec.llama.model import Model
+    from edgespec.llama.model import LlamaModel
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 
@@ -216,7 +216,7 @@ def _size(path: Path) -> int:
 def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, Any]:
     """Try a file, in the child; `begin` reports each stage. Return the error that rejects the file, if there is one."""
     from edgespec.llama.context import Context
-    from edgespec.llama.model import Model
+    from edgespec.llama.model import LlamaModel
 
     percent = -1
 
@@ -231,7 +231,7 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
         header = check_draft_file(Path(question["path"]), embeds=True)
         tokenizer = f"while {TOKENIZER} ({shown(header.metadata.get('tokenizer.ggml.model', 'none'))})"
         begin(tokenizer)  # llama.cpp reads it before the weights
-        with Model(header, **placement, use_extra_bufts=repacks, progress=progress) as model:
+        with LlamaModel(header, **placement, use_extra_bufts=repacks, progress=progress) as model:
             if is_head(model.header):  # it decodes only together with its target
                 return {}
             if question["projector"]:
@@ -259,7 +259,7 @@ def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, 
     return {}
 
 
-def _see(path: Path, model: Model) -> None:
+def _see(path: Path, model: LlamaModel) -> None:
     """Read an image of one colour."""
     import numpy as np
 
@@ -271,7 +271,7 @@ def _see(path: Path, model: Model) -> None:
             cells.rows()
 
 
-def _embed(model: Model, threads: int) -> None:
+def _embed(model: LlamaModel, threads: int) -> None:
     """Read texts of different lengths, as the runtime does."""
     from edgespec.llama.context import PooledContext
 
@@ -282,7 +282,7 @@ def _embed(model: Model, threads: int) -> None:
             context.read([([position % model.n_vocab for position in range(width)], 0)])
 
 
-def _tokenize(model: Model) -> None:
+def _tokenize(model: LlamaModel) -> None:
     """Use the tokenizer in every way that the runtime does."""
     for text in ("".join(map(chr, range(256))), UNUSUAL):
         for special in (False, True):

@@ -11,8 +11,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError
 from edgespec.events import COMPLETE, CONTEXT_FULL, TokenEvent
-from edgespec.model.info import ModelInfo
-from edgespec.model.stream import Events
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.stream import Events
 from edgespec.remote.model import RemoteModel
 from edgespec.remote.wire import body_of
 from edgespec.settings import LoadSettings, Request

@@ -18,11 +18,11 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, GenerationError, LostError, UsageError
 from edgespec.events import Completion, FinishReason, TokenEvent
-from edgespec.model.fleet import Arrived, Put
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import DraftingOptions, Model, drafting_changes
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.fleet import Arrived, Put
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import DraftingOptions, Model, drafting_changes
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Loop, Stream
 from edgespec.remote.connection import POLL_S, Connection
 from edgespec.remote.wire import Partial, body_of, events, messages_of
 from edgespec.settings import MAX_SEQUENCES, LoadSettings, Message, Request

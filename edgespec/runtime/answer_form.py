@@ -9,7 +9,7 @@ from edgespec.core.sampler import Constraint
 from edgespec.dialects.plain import PlainText
 from edgespec.dialects.starts import CallStarts
 from edgespec.llama.grammar import GrammarConstraint
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.runtime.begun_calls import BegunCalls
 from edgespec.runtime.prompts import Prompt, Prompts, all_tools
 from edgespec.runtime.reasoning import Frame, Reasoning
@@ -22,7 +22,7 @@ PROMPT_END = 64  # tokens at the end of a prompt that may open reasoning
 class AnswerForm:
     """The form of one answer, in the dialect of the chat template."""
 
-    def __init__(self, prompts: Prompts, model: Model, request: Request, prompt: Prompt) -> None:
+    def __init__(self, prompts: Prompts, model: LlamaModel, request: Request, prompt: Prompt) -> None:
         self._prompts, self._model, self._request, self._prompt = prompts, model, request, prompt
 
     def constraint(

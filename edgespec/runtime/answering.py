@@ -18,8 +18,8 @@ from edgespec.dialects.plain import PlainText
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import CONTEXT_FULL, Part, Progress, TokenEvent
-from edgespec.llama.model import Model
-from edgespec.model.stream import Loop, Stream
+from edgespec.llama.model import LlamaModel
+from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.answer_form import AnswerForm
 from edgespec.runtime.ends import ends_of
 from edgespec.runtime.loading import ModelSession
@@ -51,7 +51,7 @@ class _Running:
     stream: Stream
     number: int
     sequence: Sequence
-    model: Model
+    model: LlamaModel
     text: TextStream
     indentation: Indentation | None
     most_s: float

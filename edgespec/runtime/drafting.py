@@ -56,7 +56,7 @@ from edgespec.llama.eagle_context import EagleContext, ParallelContext
 from edgespec.llama.eagle_graph import HeadWeights
 from edgespec.llama.graph import Processor, Product
 from edgespec.llama.head_context import HeadContext, TrimmedOutput
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
@@ -87,7 +87,7 @@ class OpenDrafters:
 
     by_name: Mapping[str, Drafter]
     contexts: tuple[Context | EagleContext, ...]
-    model: Model | None
+    model: LlamaModel | None
     header: Header | None
     answers: AnswerStore | None
     successors: Successors
@@ -149,12 +149,12 @@ def open_drafters(
     return OpenDrafters(by_name, (*contexts,), draft_model, header, answers, successors, learned)
 
 
-def _stored_answers(model: Model, adapters: Adapters, note: Callable[[str], None]) -> AnswerStore:
+def _stored_answers(model: LlamaModel, adapters: Adapters, note: Callable[[str], None]) -> AnswerStore:
     return AnswerStore(model.vocabulary_id + adapters.mark, model.path.name, note)
 
 
 def _learned_successors(
-    successors: Successors, model: Model, settings: LoadSettings, adapters: Adapters
+    successors: Successors, model: LlamaModel, settings: LoadSettings, adapters: Adapters
 ) -> SuccessorStore | None:
     """Fill the table with the rows of bundled and saved ones; None for weights that cannot be read, which have no
     print."""
@@ -167,7 +167,7 @@ def _learned_successors(
 
 def token_counts(
     settings: LoadSettings,
-    model: Model,
+    model: LlamaModel,
     adapters: Adapters,
     answers: AnswerStore | None,
     note: Callable[[str], None],
@@ -194,7 +194,7 @@ class _Opener:
     stack: ExitStack
     progress: Callable[[float], None]
 
-    def draft(self, plan: Plan) -> tuple[Model | None, WithContext]:
+    def draft(self, plan: Plan) -> tuple[LlamaModel | None, WithContext]:
         """Open a draft model or a head. Nothing stays open after an error."""
         with ExitStack() as opened:
             model = None
@@ -233,7 +233,7 @@ class _Opener:
         context = ParallelContext(weights, self.target, replace(plan, cache_type_k="f16", cache_type_v="f16"))
         return ParallelDrafter(context, self._width(plan), kind_of_head(plan.header), None), context
 
-    def _head(self, model: Model, plan: Plan) -> WithContext:
+    def _head(self, model: LlamaModel, plan: Plan) -> WithContext:
         kind, width = kind_of_head(model.header), self._width(plan)
         accepted = model.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
         is_weak = bool(len(accepted)) and accepted[0] < WEAK
@@ -247,7 +247,7 @@ class _Opener:
         context = head_context(model, self.target, plan)
         return HeadDrafter(context, width, kind, successors), context
 
-    def _model(self, draft: Model, plan: Plan) -> WithContext:
+    def _model(self, draft: LlamaModel, plan: Plan) -> WithContext:
         settings, target, note = self.settings, self.target, self.note
         translation = translation_of(target.model, draft, note)
         if not draft.can_roll_back:
@@ -264,7 +264,7 @@ class _Opener:
         return ModelDrafter(context, self._width(plan), name, translation), context
 
 
-def translation_of(target: Model, draft: Model, note: Callable[[str], None]) -> Translation | None:
+def translation_of(target: LlamaModel, draft: LlamaModel, note: Callable[[str], None]) -> Translation | None:
     """Return the translation between vocabularies; None if they are equal. Raises PairError if too few tokens match."""
     reason = vocabulary_difference(target.header, draft.header)
     if not reason:
@@ -290,7 +290,7 @@ def trimmed_output(target: Context, written: Callable[[], NDArray[np.int64]]) ->
     return TrimmedOutput(model.header, name, written(), Processor(target.threads))
 
 
-def head_context(draft: Model, target: Context, params: ContextParams) -> EagleContext | HeadContext:
+def head_context(draft: LlamaModel, target: Context, params: ContextParams) -> EagleContext | HeadContext:
     """Return a decoding context for a head: without llama.cpp's work where possible."""
     with suppress(UsageError):
         return EagleContext(draft, target, params)
@@ -310,7 +310,9 @@ def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: in
     return not why_not and (settings.overlap == "on" or (settings.overlap == "auto" and not shared))
 
 
-def network_drafter(head: Header, target: Model, width: int, successors: Successors, threads: int = 1) -> HydraDrafter:
+def network_drafter(
+    head: Header, target: LlamaModel, width: int, successors: Successors, threads: int = 1
+) -> HydraDrafter:
     """Return the drafter of a Hydra or Medusa head, which is read into memory. Raises ModelFileError."""
 
     def values(name: str) -> FloatRow:

@@ -16,7 +16,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, for_users
 from edgespec.events import TokenEvent
 from edgespec.llama.context import CancelledError, Part, PooledContext
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.inputs import Texts
 
 

@@ -21,9 +21,9 @@ from edgespec.llama.context import PooledContext
 from edgespec.llama.devices import chosen
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import parse_addresses
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import Model
-from edgespec.model.notes import Notes
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import Model
+from edgespec.llm.notes import Notes
 from edgespec.models.memory.estimate import Plan
 from edgespec.models.memory.fit import usual_context
 from edgespec.models.names.spec import resolve

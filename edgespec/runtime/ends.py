@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.settings import Request
 
 
@@ -42,7 +42,7 @@ class Ends:
         return []
 
 
-def ends_of(request: Request, model: Model, start: int) -> Ends | None:
+def ends_of(request: Request, model: LlamaModel, start: int) -> Ends | None:
     """Return the constraint for `min_tokens` and `bad_words` of a request, if any."""
     if not (request.min_tokens or request.bad_words):
         return None

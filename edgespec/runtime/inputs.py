@@ -11,7 +11,7 @@ from typing import TypeAlias
 from edgespec.cancel import CancelFlag
 from edgespec.errors import PromptTooLongError, UsageError
 from edgespec.gguf_file.pooling import RANK, pooling_of
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.runtime.prompts import LONGEST_TOKEN
 from edgespec.settings import Inputs
 
@@ -24,7 +24,7 @@ _PLACES = re.compile(r"(\{query\}|\{document\})")
 class InputReader:
     """Reads inputs for one model, in a context of at most `n_ctx` tokens."""
 
-    def __init__(self, model: Model, n_ctx: int) -> None:
+    def __init__(self, model: LlamaModel, n_ctx: int) -> None:
         self._model, self._n_ctx = model, n_ctx
 
     def of(self, inputs: Inputs, cancel: CancelFlag | None = None) -> Texts:

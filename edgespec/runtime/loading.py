@@ -30,7 +30,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.grammar import Grammars
 from edgespec.llama.kernels import have_exact_kernels
-from edgespec.llama.model import Model, described
+from edgespec.llama.model import LlamaModel, described
 from edgespec.llama.rendering import renderer
 from edgespec.llama.template import ChatTemplate
 from edgespec.models.names.source import is_path
@@ -66,7 +66,7 @@ class Watch:
 class Target:
     """A target with its context, and what belongs to it."""
 
-    model: Model
+    model: LlamaModel
     context: Context
     adapters: Adapters
     grammars: Grammars
@@ -91,7 +91,7 @@ class ModelSession(Closable):
     """
 
     settings: LoadSettings
-    model: Model
+    model: LlamaModel
     context: Context
     adapters: Adapters
     grammars: Grammars
@@ -99,7 +99,7 @@ class ModelSession(Closable):
     template: ChatTemplate
     vision: Vision
     guarantee: Guarantee
-    draft: Model | None
+    draft: LlamaModel | None
     draft_header: Header | None
     answers: AnswerStore | None
     successors: Successors
@@ -207,7 +207,7 @@ def _open_target(
     return Target(model, context, adapters, grammars, BreakerFinder(model), template, vision, corpus), plan
 
 
-def _open_corpus(settings: LoadSettings, model: Model) -> Corpus | None:
+def _open_corpus(settings: LoadSettings, model: LlamaModel) -> Corpus | None:
     """Return the corpus to draft from, if any. Raises UsageError."""
     if "corpus" not in settings.drafters or settings.draft_n_max == 0:
         return None
@@ -288,7 +288,7 @@ def _measured(
     return tuning
 
 
-def about_model(model: Model) -> dict[str, Any]:
+def about_model(model: LlamaModel) -> dict[str, Any]:
     """Return what a loaded model is and where its layers are, as fields of `ModelInfo`."""
     return {
         "model": str(model.path),

@@ -20,7 +20,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.llama.devices import chosen
 from edgespec.llama.kernels import have_exact_kernels, repacked_types
 from edgespec.llama.library import available_memory_bytes, gpus, supports_gpu, total_memory_bytes
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.llama.workers import RemoteDevice
 from edgespec.models.memory.estimate import Plan, estimate
@@ -394,7 +394,7 @@ def open_model(
     note: Callable[[str], None],
     progress: Callable[[float], None],
     workers: Sequence[RemoteDevice] = (),
-) -> Model:
+) -> LlamaModel:
     """Load the weights of a plan as this build can. Raises ModelFileError, OutOfMemoryError."""
     header = plan.header
     if have_exact_kernels() and plan.may_repack and not plan.gpu_layers and _is_too_large(plan):
@@ -404,7 +404,7 @@ def open_model(
         extra_buffers = self_check() == "works" and repacks(plan)
     else:
         extra_buffers = extra_buffers_work(header.path, note, **place) and repacks(plan)
-    return Model(
+    return LlamaModel(
         header,
         **place,
         use_extra_bufts=extra_buffers,
@@ -415,7 +415,7 @@ def open_model(
     )
 
 
-def cache_bytes(cache_ram: int | None, models: Iterable[Model], note: Callable[[str], None]) -> int:
+def cache_bytes(cache_ram: int | None, models: Iterable[LlamaModel], note: Callable[[str], None]) -> int:
     """Return the size of the prefix cache in bytes (`LoadSettings.cache_ram`), once everything is loaded.
 
     It is at most the free memory without the weights of these models, which may be mapped and not yet read.

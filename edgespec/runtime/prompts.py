@@ -15,7 +15,7 @@ from edgespec.errors import ImageError, PromptTooLongError, UsageError
 from edgespec.files.images import size_of_image
 from edgespec.gguf_file.chat_templates import CHATML
 from edgespec.llama.constraint import constraint_notes
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.projector import Cells
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.adapting import (
@@ -57,7 +57,7 @@ class Prompt:
 class Prompts:
     """Prompts for one model, in a context of `n_ctx` tokens."""
 
-    def __init__(self, model: Model, template: ChatTemplate, n_ctx: int, note: Callable[[str], None]) -> None:
+    def __init__(self, model: LlamaModel, template: ChatTemplate, n_ctx: int, note: Callable[[str], None]) -> None:
         self._model, self._template, self._n_ctx, self._note = model, template, n_ctx, note
         self._dialects = TemplateDialects(model)
 

@@ -21,10 +21,10 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Completion, Progress, TokenEvent
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import DraftingOptions, Model, drafting_changes
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Answer
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import DraftingOptions, Model, drafting_changes
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Answer
 from edgespec.models.names.spec import own_settings
 from edgespec.runtime.answering import Answering, Compiled, Prepared, attempted
 from edgespec.runtime.kept_states import KeptStates

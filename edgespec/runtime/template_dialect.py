@@ -9,7 +9,7 @@ from functools import lru_cache
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.history import as_sent
 from edgespec.dialects.templates import dialect_with, mark_texts, special_texts
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.template import AnswerStyle
 from edgespec.settings import Message
 
@@ -46,7 +46,7 @@ class TemplateDialect(AnswerStyle):
 class TemplateDialects:
     """The dialects of the chat templates of one model."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: LlamaModel) -> None:
         @lru_cache(maxsize=8)
         def of(text: str) -> TemplateDialect:
             dialect = dialect_with(model, text)

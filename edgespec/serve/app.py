@@ -23,7 +23,7 @@ from starlette.routing import Route
 from edgespec import plugins
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
-from edgespec.model.stream import Stream
+from edgespec.llm.stream import Stream
 from edgespec.requests import known_fields
 from edgespec.requests.bad_input import BadInputError, wrong
 from edgespec.requests.documents import has_documents

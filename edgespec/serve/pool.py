@@ -14,7 +14,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
 from edgespec.gguf_file.adapters import parse_adapters
-from edgespec.model.stream import Stream
+from edgespec.llm.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
 from edgespec.serve.served import Served

@@ -16,7 +16,7 @@ from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.header import read_header
-from edgespec.model.model import Model
+from edgespec.llm.model import Model
 from edgespec.settings import Message, Request
 from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream, without_thinking
 from edgespec.tools.results import ToolResult

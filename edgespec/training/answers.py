@@ -16,7 +16,7 @@ from pathlib import Path
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import COMPLETE
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
@@ -159,7 +159,7 @@ class Answers:
             self._passages.learn(asked.text)
 
 
-def user_header(model: Model) -> str:
+def user_header(model: LlamaModel) -> str:
     """The text that the chat template writes before a user's first message; "" if it changes or drops the message."""
     if model.chat_template is None:
         return ""
@@ -172,7 +172,7 @@ def user_header(model: Model) -> str:
     return before if found else ""
 
 
-def end_token(model: Model) -> int | None:
+def end_token(model: LlamaModel) -> int | None:
     """The token that ends an answer: the token that the chat template writes after it, or the vocabulary's own."""
     if model.chat_template is not None:
         messages = [Message("user", "a"), Message("assistant", MARK), Message("user", "b")]

@@ -21,7 +21,7 @@ from edgespec.core.features import FINAL_STATE
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.text.strict_json import json_line
 from edgespec.training.job import Listener
 
@@ -118,7 +118,7 @@ def add_row(folder: Path, row: Row) -> None:
         file.write(json_line(asdict(row)).encode() + b"\n")
 
 
-def read_states(model: Model, folder: Path, layers: Sequence[int], listener: Listener, threads: int = 0) -> None:
+def read_states(model: LlamaModel, folder: Path, layers: Sequence[int], listener: Listener, threads: int = 0) -> None:
     """Let the target read the answers whose states are missing, until all are there or the listener cancels.
 
     Raises EdgespecError if the disk is full, UsageError if the target does not give the inputs of `layers`.

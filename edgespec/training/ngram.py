@@ -21,7 +21,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import target_print
 from edgespec.llama.context import Context as ModelContext
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.training.features import N_BATCH, Row, log_sum, n_learned, read_rows
 from edgespec.training.job import LICENCE, Acceptance, Listener, Progress, Result, Settings
 
@@ -70,7 +70,7 @@ class Averages:
         return max(sums.values()) - known
 
 
-def write_table(model: Model, folder: Path, settings: Settings, listener: Listener) -> Result | None:
+def write_table(model: LlamaModel, folder: Path, settings: Settings, listener: Listener) -> Result | None:
     """Let the target read its answers in `folder`, and write the table. Return None if the listener cancelled it.
 
     Raises UsageError if there are no answers, EdgespecError if the file cannot be written.

@@ -23,7 +23,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import is_same_target, target_print
 from edgespec.llama.batch import check_layers
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.runtime.runtime import Runtime
 from edgespec.text.figures import count_of, size_of
 from edgespec.training.answers import Answers, load_settings
@@ -111,7 +111,7 @@ def _check_room(work: Path, header: Header, layers: Sequence[int], settings: Set
         listener.note(f"the answers and what the target computes for them take about {size_of(needed)} in {work}")
 
 
-def _collect(work: Path, settings: Settings, listener: Listener, read: Callable[[Model], Made]) -> Made | None:
+def _collect(work: Path, settings: Settings, listener: Listener, read: Callable[[LlamaModel], Made]) -> Made | None:
     """Let the target answer, then read its answers; return the result of `read`, or None if it was cancelled before.
 
     Reading takes about half as long as answering. In return, answers come from the engine as everywhere else, and

@@ -44,7 +44,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.drivers import driver_of
 from edgespec.llama.kernels import described_build
 from edgespec.llama.library import gpus
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.memory.estimate import Plan, estimate
 from edgespec.models.names.spec import resolve
 
@@ -200,7 +200,7 @@ def measured(path: Path, type: str, n_ctx: int) -> Measured:
     plan = Plan(plan.header, n_ctx=n_ctx, max_outputs=WIDEST, gpu_layers=plan.n_layers)
     with (
         Buffers() as buffers,
-        Model(plan.header, gpu_layers=plan.gpu_layers) as model,
+        LlamaModel(plan.header, gpu_layers=plan.gpu_layers) as model,
         Context(model, plan) as context,
     ):
         classes = measured_classes(context)

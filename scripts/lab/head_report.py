@@ -44,7 +44,7 @@ from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.states import Features
 from edgespec.errors import EdgespecError
 from edgespec.llama.library import gpus
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import MTP, Request
 from edgespec.text.figures import counted, size_of

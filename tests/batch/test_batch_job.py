@@ -19,8 +19,8 @@ from edgespec.batch.results import Results
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
-from edgespec.model.fleet import Fleet
-from edgespec.model.model import Model
+from edgespec.llm.fleet import Fleet
+from edgespec.llm.model import Model
 from edgespec.requests.row import BadRow, Row
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.runtime.worker.restarted import RestartedWorker

@@ -44,7 +44,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
 
@@ -58,7 +58,7 @@ LLAMA_CPP_KL, LLAMA_CPP_SAME_TOP = 0.02463, 0.90980
 
 
 def in_windows(text: str, size: int = SIZE, limit: int | None = 3) -> list[list[int]]:
-    with Model.load_vocabulary(TARGET) as model:
+    with LlamaModel.load_vocabulary(TARGET) as model:
         return windows(model, text, size, limit)
 
 
@@ -80,7 +80,7 @@ def kept(path: Path, text: Sequence[Sequence[int]], rows: ReferenceRows) -> None
 def one_by_one(path: Path, text: Sequence[Sequence[int]]) -> list[tuple[int, NDArray[np.float64]]]:
     """Compute the counted tokens and their probabilities by the definition, with passes over one token."""
     found = []
-    with Model(path) as model, Context(model, ContextParams(n_ctx=len(text[0]), threads=1)) as context:
+    with LlamaModel(path) as model, Context(model, ContextParams(n_ctx=len(text[0]), threads=1)) as context:
         for window in text:
             context.forget(0)
             for place, token in enumerate(window[:-1]):
@@ -96,7 +96,7 @@ def one_by_one(path: Path, text: Sequence[Sequence[int]]) -> list[tuple[int, NDA
 
 def test_windows_follow_each_other_and_begin_with_bos() -> None:
     text = default_text()
-    with Model.load_vocabulary(TARGET) as model:
+    with LlamaModel.load_vocabulary(TARGET) as model:
         tokens, found = model.tokenize(text, add_special=True), windows(model, text, 50)
         assert model.adds_bos
     assert len(found) == len(tokens) // 50
@@ -107,7 +107,7 @@ def test_windows_follow_each_other_and_begin_with_bos() -> None:
 
 def test_a_model_without_bos_reads_its_windows_as_they_are(tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", "llama", metadata={"tokenizer.ggml.add_bos_token": False})
-    with Model.load_vocabulary(path) as model:
+    with LlamaModel.load_vocabulary(path) as model:
         assert [token for window in windows(model, "words " * 50, 16) for token in window][:64] == model.tokenize(
             "words " * 50
         )[:64]
@@ -158,7 +158,7 @@ def test_it_is_that_of_passes_over_one_token(rows: int, home: Path, monkeypatch:
 @pytest.mark.parametrize("architecture", ["gemma3", "mamba"])
 def test_other_memories_begin_each_window_anew(architecture: str, home: Path, tmp_path: Path) -> None:
     path = write_model(tmp_path / "m.gguf", architecture, n_ctx=64)
-    with Model.load_vocabulary(path) as model:
+    with LlamaModel.load_vocabulary(path) as model:
         text = windows(model, default_text(), 64, 1)
     once, twice = measured(path, text), measured(path, text * 2)
     assert once is not None and twice is not None
@@ -169,7 +169,7 @@ def test_a_random_model_wavers_between_all_tokens(home: Path, tmp_path: Path) ->
     zeros = write_model(
         tmp_path / "m.gguf", "llama", tensors={"output_norm.weight": np.zeros(64, np.float32)}, n_ctx=64
     )
-    with Model.load_vocabulary(zeros) as model:
+    with LlamaModel.load_vocabulary(zeros) as model:
         text, n_vocab = windows(model, default_text(), 32, 1), model.n_vocab
     found = measured(zeros, text)
     assert found is not None and found.value == pytest.approx(n_vocab, rel=1e-4)

@@ -12,7 +12,7 @@ import pytest
 
 from edgespec.bench.suites import CATEGORIES, Item, read_items, sample, shipped
 from edgespec.errors import UsageError
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 ITEMS = shipped()
 FENCED = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
@@ -22,8 +22,8 @@ Read = Callable[[bytes | str], tuple[list[Item], list[str]]]
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    with Model(Path(__file__).resolve().parents[2] / "models" / "demo" / "target.gguf") as model:
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(Path(__file__).resolve().parents[2] / "models" / "demo" / "target.gguf") as model:
         yield model
 
 
@@ -61,7 +61,7 @@ def test_a_shipped_file_has_no_line_that_is_skipped(category: str) -> None:
     assert read_items(path) == (in_category(category), [])
 
 
-def test_lengths_fit_the_context_of_the_bundled_pair(model: Model) -> None:
+def test_lengths_fit_the_context_of_the_bundled_pair(model: LlamaModel) -> None:
     for item in ITEMS:
         prompt, reference = (len(model.tokenize(text)) for text in (item.prompt, item.reference))
         assert (150 if item.category == "code_editing" else 80) <= reference <= 400, item.id

@@ -27,7 +27,7 @@ from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import Store, new_id
 from edgespec.history.data import FULL
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import WorkerDiedError

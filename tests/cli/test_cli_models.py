@@ -19,7 +19,7 @@ from tiny_head import write_head, write_hydra, write_peagle
 from tiny_mtp import write_mtp
 
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.hub.removal import plan_removal, remove
 from edgespec.models.names.model_names import known_models, known_names, name_of
 from edgespec.models.names.source import BUNDLED
@@ -373,7 +373,7 @@ def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
 
 def test_a_model_is_described_from_its_header(home: Path, kept: Repository) -> None:
     text = text_of(home, "show", "owner/tiny-GGUF:f16", columns=80)
-    with Model(kept.folder / "snapshots" / COMMITS[0] / "deep" / "tiny-F16.gguf") as model:
+    with LlamaModel(kept.folder / "snapshots" / COMMITS[0] / "deep" / "tiny-F16.gguf") as model:
         assert re.search(rf"\nparameters +{count_of(model.n_params)}\n", text)
         assert re.search(rf"\nvocabulary +{model.n_vocab} tokens, ", text)
     assert re.match(r"named +owner/tiny-GGUF:F16\n", text) and re.search(r"\nweights +F16: F16 .* %", text)

@@ -12,7 +12,7 @@ from edgespec.core.draft import Draft
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 
 INFO = ModelInfo("demo", drafters=("suffix", "draft"), rounding=0.02, made_exact_by="--strict")
 

@@ -29,7 +29,7 @@ from edgespec.cli.commands import edgespec
 from edgespec.cli.options.command import Command
 from edgespec.core.sampling import SamplingSettings
 from edgespec.llama.devices import listing
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.training.job import Settings as TrainingSettings

@@ -19,7 +19,7 @@ from edgespec.cli.setup.running_servers import Loaded, build, private_folder, se
 from edgespec.cli.setup.server_file import Presence
 from edgespec.errors import UsageError
 from edgespec.files.paths import file_facts
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.models.names.source import NAMES
 from edgespec.serve.pool import Offer, Place
 from edgespec.settings import LoadSettings, Request

@@ -20,8 +20,8 @@ from edgespec.cluster.nodes import Nodes
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.model.fleet import Fleet
-from edgespec.model.info import ModelInfo
+from edgespec.llm.fleet import Fleet
+from edgespec.llm.info import ModelInfo
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain, largest
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 
 OFF = SamplingSettings(temperature=1, top_k=0, top_p=1, min_p=0, typical_p=1)
@@ -51,7 +51,7 @@ def make_rows() -> dict[str, FloatRow]:
 
 def real_rows() -> dict[str, FloatRow]:
     """Return rows of the bundled target for a line of code."""
-    with Model(resolve("demo").path) as model, Context(model, ContextParams(n_ctx=256, max_outputs=64)) as context:
+    with LlamaModel(resolve("demo").path) as model, Context(model, ContextParams(n_ctx=256, max_outputs=64)) as context:
         tokens = model.tokenize("def __init__(self, path):\n    self.path = os.path")
         n = len(tokens)
         context.decode(tokens, range(n), [(0,)] * n, [True] * n)

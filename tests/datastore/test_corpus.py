@@ -15,7 +15,7 @@ from edgespec.core.index.continuation import BETWEEN
 from edgespec.datastore import corpus
 from edgespec.datastore.corpus import START, Corpus, build, corpus_dir, file_for, find, listed, read_about, text_files
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 
 TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" * 6
@@ -23,7 +23,7 @@ TEXT = "import os\n" + "    self.assertEqual(os.path.join('a', 'b'), 'a/b')\n" *
 
 @pytest.fixture(scope="module")
 def vocabulary() -> Any:
-    with Model.load_vocabulary(resolve("demo").path) as model:
+    with LlamaModel.load_vocabulary(resolve("demo").path) as model:
         yield model
 
 
@@ -40,13 +40,15 @@ def texts(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def built(texts: Path, tmp_path: Path, vocabulary: Model) -> Path:
+def built(texts: Path, tmp_path: Path, vocabulary: LlamaModel) -> Path:
     out = tmp_path / "x.corpus"
     build(text_files([texts]), vocabulary, out)
     return out
 
 
-def test_folders_are_searched_and_what_is_no_text_is_left_out(texts: Path, tmp_path: Path, vocabulary: Model) -> None:
+def test_folders_are_searched_and_what_is_no_text_is_left_out(
+    texts: Path, tmp_path: Path, vocabulary: LlamaModel
+) -> None:
     assert [file.name for file in text_files([texts])] == ["a.txt", "b.txt", "c.bin"]
     told: list[str] = []
     about, left_out = build(
@@ -62,7 +64,9 @@ def test_folders_are_searched_and_what_is_no_text_is_left_out(texts: Path, tmp_p
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_long_texts_are_tokenised_in_parts(tmp_path: Path, vocabulary: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_are_tokenised_in_parts(
+    tmp_path: Path, vocabulary: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "long.txt").write_text(TEXT * 20 + "x" * 5000, encoding="utf-8")
     monkeypatch.setattr(corpus, "CHUNK", 1000)
     build([tmp_path / "long.txt"], vocabulary, tmp_path / "x.corpus")
@@ -70,7 +74,7 @@ def test_long_texts_are_tokenised_in_parts(tmp_path: Path, vocabulary: Model, mo
     assert vocabulary.detokenize(tokens[tokens != BETWEEN].tolist()).decode() == TEXT * 20 + "x" * 5000
 
 
-def test_nothing_to_read_is_refused(tmp_path: Path, vocabulary: Model) -> None:
+def test_nothing_to_read_is_refused(tmp_path: Path, vocabulary: LlamaModel) -> None:
     (tmp_path / "c.bin").write_bytes(b"\xff")
     (tmp_path / "empty.txt").touch()
     for name in ("c.bin", "empty.txt"):
@@ -88,7 +92,7 @@ def test_nothing_to_read_is_refused(tmp_path: Path, vocabulary: Model) -> None:
 
 
 def test_a_full_disk_leaves_nothing_behind(
-    texts: Path, tmp_path: Path, vocabulary: Model, monkeypatch: pytest.MonkeyPatch
+    texts: Path, tmp_path: Path, vocabulary: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

@@ -23,7 +23,7 @@ from edgespec.gguf_file.head_check import check_draft_file, head_mismatch, kind_
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.settings import Image, Message, Request
 
 PROMPT = "def the class for x in the list: return the one, or print it"
@@ -103,8 +103,8 @@ def test_it_drafts_what_its_graph_computes(folder: Path, monkeypatch: pytest.Mon
         assert len([*llm.stream(iter(requests))]) >= 36
     settings: dict[str, Any] = {"n_ctx": 1024, "n_batch": 64, "threads": 1, "exact": True}
     with (
-        Model(check_draft_file(folder / "random.gguf")) as model,
-        Model(check_draft_file(folder / "random-assistant.gguf")) as head,
+        LlamaModel(check_draft_file(folder / "random.gguf")) as model,
+        LlamaModel(check_draft_file(folder / "random-assistant.gguf")) as head,
         Context(model, ContextParams(**settings)) as target,
         HeadContext(head, target, ContextParams(**settings)) as assistant,
     ):

@@ -24,7 +24,7 @@ from edgespec.llama import head_context
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.source import HEADS
 from edgespec.models.pair.check import check_pair
 from edgespec.settings import Message, Request
@@ -246,8 +246,8 @@ def test_a_head_that_cannot_be_opened_leaves_nothing_behind(
     monkeypatch.setattr(head_context, "switch_states", switch_states)
     monkeypatch.setattr(HeadContext, "close", close)
     with (
-        Model(deep) as target,
-        Model(write_head(tmp_path / "head.gguf")) as head,
+        LlamaModel(deep) as target,
+        LlamaModel(write_head(tmp_path / "head.gguf")) as head,
         Context(target, ContextParams(n_ctx=64)) as context,
         pytest.raises(UsageError, match="no states"),
     ):

@@ -25,7 +25,7 @@ from edgespec.engine.engine import Engine
 from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.drafting import overlaps as overlapping
 from edgespec.settings import LoadSettings
@@ -53,14 +53,14 @@ class BesideSlowTarget(OverlappedDrafter):
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Model]:
-    with Model(resolve("demo").path) as model:
+def target() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo").path) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[Model]:
-    with Model(resolve("demo:draft").path) as model:
+def small() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo:draft").path) as model:
         yield model
 
 
@@ -68,7 +68,7 @@ class Pair:
     """A target and a draft model with one thread each, and the drafts of each step."""
 
     def __init__(
-        self, target: Model, draft: Model, *, slow: bool = False, overlapped: bool = True, slots: int = 1
+        self, target: LlamaModel, draft: LlamaModel, *, slow: bool = False, overlapped: bool = True, slots: int = 1
     ) -> None:
         how: dict[str, Any] = {"n_ctx": 256, "threads": 1, "sequences": slots, "exact": True}
         self.target, self.draft = (
@@ -99,10 +99,10 @@ class Pair:
 
 
 @pytest.fixture
-def pair(target: Model, small: Model) -> Iterator[Callable[..., Pair]]:
+def pair(target: LlamaModel, small: LlamaModel) -> Iterator[Callable[..., Pair]]:
     made: list[Pair] = []
 
-    def make(*args: Any, draft: Model = small, **how: Any) -> Pair:
+    def make(*args: Any, draft: LlamaModel = small, **how: Any) -> Pair:
         made.append(Pair(target, draft, *args, **how))
         return made[-1]
 
@@ -178,7 +178,7 @@ def test_every_draft_is_the_one_that_would_have_been_made_later(
 
 @pytest.mark.parametrize(("rule", "temperature"), [("coupled", 0.0), ("coupled", 0.8), ("rejection", 0.8)])
 def test_what_was_drafted_ahead_is_used_where_it_fits(
-    pair: Callable[..., Pair], target: Model, rule: VerifyRule, temperature: float
+    pair: Callable[..., Pair], target: LlamaModel, rule: VerifyRule, temperature: float
 ) -> None:
     each = pair(slow=True, draft=target)
     answer = run(each.engine(), temperature=temperature, rule=rule)
@@ -259,7 +259,7 @@ class Noting:
         self.passes += [proposal.passes for each in verified for proposal in each.context.proposals]
 
 
-def test_passes_beside_the_target_are_not_charged(pair: Callable[..., Pair], target: Model) -> None:
+def test_passes_beside_the_target_are_not_charged(pair: Callable[..., Pair], target: LlamaModel) -> None:
     charged = []
     for overlapped in (False, True):
         pace = Noting()

@@ -24,7 +24,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import ParallelContext
 from edgespec.llama.eagle_graph import HeadWeights
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 PROMPT = "def the class for x in the list: return the one, or print it"
 
@@ -39,7 +39,7 @@ def load(target: Path, head: Path, **settings: Any) -> edgespec.LLM:
     return edgespec.load(str(target), **EXACT | how | settings)
 
 
-def rows_after(model: Model, head: Path, text: list[int], n: int) -> np.ndarray[Any, Any]:
+def rows_after(model: LlamaModel, head: Path, text: list[int], n: int) -> np.ndarray[Any, Any]:
     """The rows of a draft after a text that the target and the head read anew: float32[n, V]."""
     with (
         Context(model, ContextParams(n_ctx=512, n_batch=256, max_outputs=256, threads=1)) as context,
@@ -80,7 +80,7 @@ def test_each_draft_is_that_of_the_text_before_it(
         answer = llm.complete(PROMPT, max_tokens=30, temperature=0, ignore_eos=True)
         llm.complete(f"{PROMPT} {answer.text} then", max_tokens=8, temperature=0, ignore_eos=True)
         assert [draft for _, draft in made if len(draft) == 4]
-    with Model(target) as model:
+    with LlamaModel(target) as model:
         for text, draft in made[::3]:
             rows = rows_after(model, head, text, 4)
             assert draft == rows.argmax(axis=1)[: len(draft)].tolist()
@@ -156,7 +156,7 @@ def test_heads_for_other_targets_are_refused(tmp_path: Path) -> None:
 
 def test_embeddings_are_read_from_the_file(target: Path, tmp_path: Path) -> None:
     path = write_peagle(tmp_path / "head.gguf")
-    with Model(target) as model:
+    with LlamaModel(target) as model:
         weights = HeadWeights(check_draft_file(path), model)
         assert np.array_equal(
             weights.embeddings([9, 3, 9]), read_rows(read_header(path), "token_embd.weight", [9, 3, 9])

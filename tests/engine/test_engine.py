@@ -24,21 +24,21 @@ from edgespec.engine.sequence import Sequence as Answer
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 
 PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push", "for key, value in"]
 
 
 @pytest.fixture(scope="module")
-def target() -> Iterator[Model]:
-    with Model(resolve("demo").path) as model:
+def target() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo").path) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def small() -> Iterator[Model]:
-    with Model(resolve("demo:draft").path) as model:
+def small() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo:draft").path) as model:
         yield model
 
 
@@ -76,7 +76,7 @@ class Reading(Scripted):
         self.rows |= {start + number: row.copy() for number, row in enumerate(layers[1])}
 
 
-def chooser_for(model: Model, temperature: float = 0.0, seed: int = 1) -> Sampler:
+def chooser_for(model: LlamaModel, temperature: float = 0.0, seed: int = 1) -> Sampler:
     """Make a sampler that ignores the model's end token, so that an answer has the length that the test wants."""
     return Sampler(SamplingSettings(temperature=temperature), seed, 0, model.n_vocab, banned=model.end_tokens)
 
@@ -94,7 +94,7 @@ def run(engine: Engine, prompt: str, n: int = 40, temperature: float = 0.0, seed
 
 
 def make(
-    target: Model,
+    target: LlamaModel,
     drafter: Drafter | None = None,
     *,
     n_max: int = 4,
@@ -147,7 +147,7 @@ class Deciding:
 
 
 def test_all_time_that_plain_decoding_does_not_need_is_a_part_of_the_draft(
-    target: Model, monkeypatch: pytest.MonkeyPatch
+    target: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = [0.0]
     for module in ("engine", "speculator"):
@@ -162,7 +162,7 @@ def test_all_time_that_plain_decoding_does_not_need_is_a_part_of_the_draft(
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model, temperature: float) -> None:
+def test_the_draft_model_leaves_every_text_as_it_is(target: LlamaModel, small: LlamaModel, temperature: float) -> None:
     with Context(small, ContextParams(n_ctx=512, max_outputs=1)) as draft_context:
         plain, drafted = make(target), make(target, ModelDrafter(draft_context))
         for seed, prompt in enumerate(PROMPTS[:2]):
@@ -175,7 +175,7 @@ def test_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model,
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_model_that_drafts_for_itself_is_accepted(target: Model, temperature: float) -> None:
+def test_a_model_that_drafts_for_itself_is_accepted(target: LlamaModel, temperature: float) -> None:
     with Context(target, ContextParams(n_ctx=512, max_outputs=1)) as draft_context:
         engine = make(target, ModelDrafter(draft_context))
         answer = run(engine, PROMPTS[0], temperature=temperature)
@@ -184,7 +184,9 @@ def test_a_model_that_drafts_for_itself_is_accepted(target: Model, temperature: 
     assert answer.stats.tokens_per_round > 3.5
 
 
-def test_the_draft_model_decodes_each_token_once(target: Model, small: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_draft_model_decodes_each_token_once(
+    target: LlamaModel, small: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cache: list[int] = []
     removed: list[tuple[int, int]] = []
     with Context(small, ContextParams(n_ctx=512, max_outputs=1)) as draft_context:
@@ -228,7 +230,7 @@ def silent(tokens: list[int], budget: int) -> list[int]:
 
 
 @pytest.mark.parametrize("guess", [wrong, silent])
-def test_useless_drafts_cost_rounds_but_never_text(target: Model, guess: object) -> None:
+def test_useless_drafts_cost_rounds_but_never_text(target: LlamaModel, guess: object) -> None:
     plain, drafted = make(target), make(target, Scripted(guess))
     want, got = run(plain, PROMPTS[3]), run(drafted, PROMPTS[3])
     assert got.tokens == want.tokens
@@ -239,7 +241,7 @@ def test_useless_drafts_cost_rounds_but_never_text(target: Model, guess: object)
 
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("guess", [nonsense, too_many, RuntimeError("out of ideas")])
-def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess: object) -> None:
+def test_a_failing_drafter_is_switched_off_with_one_warning(target: LlamaModel, guess: object) -> None:
     warnings: list[str] = []
     drafter = Scripted(guess)
     engine, plain = make(target, drafter), make(target)
@@ -255,7 +257,7 @@ def test_a_failing_drafter_is_switched_off_with_one_warning(target: Model, guess
         each.context.close()
 
 
-def test_every_round_is_one_target_decode_for_all_sequences(target: Model, small: Model) -> None:
+def test_every_round_is_one_target_decode_for_all_sequences(target: LlamaModel, small: LlamaModel) -> None:
     with Context(small, ContextParams(n_ctx=1024, sequences=3, max_outputs=3)) as draft_context:
         engine = make(target, ModelDrafter(draft_context), slots=3, n_ctx=1024)
         # One prompt is longer than a batch: it takes several steps, and the others do not wait for it.
@@ -278,7 +280,7 @@ def test_every_round_is_one_target_decode_for_all_sequences(target: Model, small
         engine.context.close()
 
 
-def test_a_long_prompt_lets_short_ones_go_first(target: Model) -> None:
+def test_a_long_prompt_lets_short_ones_go_first(target: LlamaModel) -> None:
     engine = make(target, slots=2, n_ctx=1024)
     long, short = (
         engine.add(target.tokenize(text), chooser_for(target), 4, CancelFlag()) for text in ("x = 1\n" * 130, "def")
@@ -290,7 +292,7 @@ def test_a_long_prompt_lets_short_ones_go_first(target: Model) -> None:
     engine.context.close()
 
 
-def test_a_prompt_may_fill_batches_to_the_last_token(target: Model) -> None:
+def test_a_prompt_may_fill_batches_to_the_last_token(target: LlamaModel) -> None:
     texts = []
     for n_batch in (8, 16, 32):
         with Context(target, ContextParams(n_ctx=64, n_batch=n_batch, threads=1)) as context:
@@ -302,7 +304,7 @@ def test_a_prompt_may_fill_batches_to_the_last_token(target: Model) -> None:
     assert answer.finish == "length" and texts[0] == texts[1] == texts[2]
 
 
-def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> None:
+def test_more_sequences_than_a_batch_has_room_for_still_draft(small: LlamaModel) -> None:
     slots = 130
     with Context(small, ContextParams(n_ctx=64, sequences=slots, max_outputs=slots)) as draft_context:
         engine = make(small, ModelDrafter(draft_context), n_max=3, slots=slots, n_ctx=64)
@@ -320,7 +322,7 @@ def test_more_sequences_than_a_batch_has_room_for_still_draft(small: Model) -> N
         engine.context.close()
 
 
-def test_a_drafter_reads_what_flows_into_layers_of_every_token(target: Model) -> None:
+def test_a_drafter_reads_what_flows_into_layers_of_every_token(target: LlamaModel) -> None:
     drafter = Reading(lambda tokens, n: [7] * n)
     with Context(target, ContextParams(n_ctx=512, max_outputs=5, n_batch=16)) as context:
         engine = Engine(context, drafters=[drafter], draft_n_max=3)
@@ -338,7 +340,7 @@ def test_a_drafter_reads_what_flows_into_layers_of_every_token(target: Model) ->
         assert not context.layers
 
 
-def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> None:
+def test_nothing_follows_an_end_token_not_even_in_the_cache(target: LlamaModel) -> None:
     end = target.eos
     assert end is not None
     prompt = target.tokenize("x")
@@ -353,7 +355,7 @@ def test_nothing_follows_an_end_token_not_even_in_the_cache(target: Model) -> No
     engine.context.close()
 
 
-def test_an_answer_ends_with_length_when_the_context_is_full(target: Model, small: Model) -> None:
+def test_an_answer_ends_with_length_when_the_context_is_full(target: LlamaModel, small: LlamaModel) -> None:
     with Context(small, ContextParams(n_ctx=128, max_outputs=1)) as draft_context:
         engine = make(target, ModelDrafter(draft_context), n_ctx=128)
         model = engine.context.model
@@ -365,7 +367,7 @@ def test_an_answer_ends_with_length_when_the_context_is_full(target: Model, smal
         engine.context.close()
 
 
-def test_a_cancelled_answer_leaves_a_usable_context(target: Model) -> None:
+def test_a_cancelled_answer_leaves_a_usable_context(target: LlamaModel) -> None:
     engine = make(target)
     want = run(engine, PROMPTS[0], n=10).tokens
     cancel = CancelFlag()
@@ -380,7 +382,7 @@ def test_a_cancelled_answer_leaves_a_usable_context(target: Model) -> None:
     engine.context.close()
 
 
-def test_a_decode_that_is_aborted_half_way_is_taken_back(target: Model) -> None:
+def test_a_decode_that_is_aborted_half_way_is_taken_back(target: LlamaModel) -> None:
     """The native flag is set; the sequence's own flag is not checked before the decode."""
     draft_context = Context(target, ContextParams(n_ctx=512, max_outputs=1))
     engine = make(target, ModelDrafter(draft_context))
@@ -406,7 +408,7 @@ def test_a_decode_that_is_aborted_half_way_is_taken_back(target: Model) -> None:
         context.close()
 
 
-def test_statistics_add_up(target: Model) -> None:
+def test_statistics_add_up(target: LlamaModel) -> None:
     engine = make(target, Scripted(lambda tokens, budget: [11] * budget))
     stats = run(engine, PROMPTS[1], n=30).stats
     assert stats.generated_tokens == 30
@@ -428,7 +430,7 @@ class Drawing(Scripted):
         return [replace(draft, distributions=[distribution] * len(draft)) for draft in chains]
 
 
-def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> None:
+def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: LlamaModel) -> None:
     """A sampled draft is verified as a whole, so its length must respect the number of rows."""
     with Context(target, ContextParams(n_ctx=128, sequences=4, max_outputs=4 + 10)) as context:
         engine = Engine(context, drafters=[Drawing(None)], draft_n_max=8, pace=MeasuredPolicy(Costs({1: 1.0, 64: 1.1})))
@@ -441,7 +443,7 @@ def test_what_was_drawn_asks_for_no_more_rows_than_there_are(target: Model) -> N
 
 
 @pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this build of llama.cpp was made elsewhere")
-def test_drafts_that_are_always_left_out_are_known_to_earn_nothing(target: Model) -> None:
+def test_drafts_that_are_always_left_out_are_known_to_earn_nothing(target: LlamaModel) -> None:
     """With streams all drafts get the shortest length, so a sequence without a draft leaves none to the others."""
 
     def guess(tokens: list[int], n: int) -> list[int]:

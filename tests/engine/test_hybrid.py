@@ -21,7 +21,7 @@ from edgespec.engine.speculator import OBSERVE_EVERY
 from edgespec.engine.width_classes import WidthClasses
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Request
@@ -221,7 +221,7 @@ def test_strict_without_a_proof_guesses_nothing_from_a_corpus_either(
     tmp_path: Path, home: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "a.txt").write_text(TEXT)
-    with Model.load_vocabulary(resolve("demo").path) as vocabulary:
+    with LlamaModel.load_vocabulary(resolve("demo").path) as vocabulary:
         build([tmp_path / "a.txt"], vocabulary, tmp_path / "x.corpus")
     single = tuple((width, width) for width in range(1, 17))
     found = WidthClasses(single, (1.0,) * 16, 192, 0.1)

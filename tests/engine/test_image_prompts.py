@@ -23,7 +23,7 @@ from edgespec.engine.sequence import Reuse, Sequence
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.projector import EncodingError
 
 SHARED: dict[str, Any] = {
@@ -42,17 +42,19 @@ pytestmark = pytest.mark.skipif(not kernels.have_exact_kernels(), reason="this b
 
 
 @pytest.fixture(scope="module", params=["llama", "qwen2vl", "gemma3"])
-def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+def model(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
     path = tmp_path_factory.mktemp("models") / f"{request.param}.gguf"
     write_model(path, request.param, metadata=MROPE if request.param == "qwen2vl" else {})
-    with Model(path) as model:
+    with LlamaModel(path) as model:
         yield model
 
 
 class Talk:
     """An engine, and prompts of texts and images for it."""
 
-    def __init__(self, model: Model, *, sequences: int = 1, branches: int = 0, drafters: Any = (), **how: Any) -> None:
+    def __init__(
+        self, model: LlamaModel, *, sequences: int = 1, branches: int = 0, drafters: Any = (), **how: Any
+    ) -> None:
         self.model = model
         params = ContextParams(
             **SHARED, sequences=sequences, branches=branches, streams=sequences > 1, max_outputs=63, rollback=8
@@ -110,7 +112,7 @@ def own_draft(context: Context) -> Drafter:
 
 
 @pytest.mark.parametrize("tree_width", [1, 3])
-def test_drafts_change_no_text(model: Model, tree_width: int) -> None:
+def test_drafts_change_no_text(model: LlamaModel, tree_width: int) -> None:
     plain = conversation(Talk(model))
     drafters = [SuffixDrafter, LookaheadDrafter, own_draft]
     made = [lambda context, make=make: make() if make is not own_draft else make(context) for make in drafters]
@@ -119,7 +121,7 @@ def test_drafts_change_no_text(model: Model, tree_width: int) -> None:
     assert conversation(talk) == plain
 
 
-def test_cached_prompts_and_other_sequences_change_no_text(model: Model) -> None:
+def test_cached_prompts_and_other_sequences_change_no_text(model: LlamaModel) -> None:
     prompts: list[list[Part]] = [
         [LONG, 1, SHORT], [LONG, 1, LONG], [LONG], [1, SHORT], [LONG, 1, SHORT], [LONG, 2, SHORT], [SHORT, 1, 2],
     ]  # fmt: skip
@@ -132,7 +134,7 @@ def test_cached_prompts_and_other_sequences_change_no_text(model: Model) -> None
     assert [sequence.tokens[sequence.n_prompt :] for sequence in sequences] == alone
 
 
-def test_a_cached_image_is_not_read_again(model: Model) -> None:
+def test_a_cached_image_is_not_read_again(model: LlamaModel) -> None:
     talk = Talk(model)
     talk.answer(LONG, 1, SHORT)
     n_first = len(LONG) + talk.cells(1).n
@@ -148,7 +150,7 @@ def test_a_cached_image_is_not_read_again(model: Model) -> None:
         talk.answer(LONG, 1, SHORT, n=1)
 
 
-def test_an_image_is_read_in_one_step(model: Model) -> None:
+def test_an_image_is_read_in_one_step(model: LlamaModel) -> None:
     talk = Talk(model, sequences=2)
     others = talk.add(SHORT, n=100)
     talk.engine.step()
@@ -164,7 +166,7 @@ def test_an_image_is_read_in_one_step(model: Model) -> None:
     talk.run()
 
 
-def test_an_aborted_image_is_read_again(model: Model) -> None:
+def test_an_aborted_image_is_read_again(model: LlamaModel) -> None:
     talk = Talk(model)
     expected = talk.answer(LONG, 1, SHORT)
     talk = Talk(model)
@@ -183,7 +185,7 @@ def test_an_aborted_image_is_read_again(model: Model) -> None:
 @pytest.mark.parametrize("architecture", ["qwen35", "lfm2"])  # the first one has M-RoPE, too
 def test_memories_that_cannot_be_cut_are_exact_too(architecture: str, tmp_path: Path) -> None:
     prompts: list[list[Part]] = [[LONG, 1, SHORT], [LONG, 1, LONG], [1, SHORT], [LONG, 1, SHORT], [SHORT, 1, 2]]
-    with Model(write_model(tmp_path / "tiny.gguf", architecture)) as model:
+    with LlamaModel(write_model(tmp_path / "tiny.gguf", architecture)) as model:
         alone = [Talk(model).answer(*prompt, reuse="all") for prompt in prompts]
         talk = Talk(model)
         assert [talk.answer(*prompt, reuse="all") for prompt in prompts] == alone
@@ -191,7 +193,7 @@ def test_memories_that_cannot_be_cut_are_exact_too(architecture: str, tmp_path: 
         assert conversation(Talk(model, drafters=[SuffixDrafter()], draft_n_max=5)) == plain
 
 
-def test_an_image_that_cannot_be_encoded_ends_only_its_own_answer(model: Model) -> None:
+def test_an_image_that_cannot_be_encoded_ends_only_its_own_answer(model: LlamaModel) -> None:
     def fail() -> Any:
         raise EncodingError("the projector failed")
 

@@ -24,7 +24,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.engine import Engine
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 SLOTS, N_ANSWERS, N_TOKENS, LEAVES = 32, 1600, 4, 3
 CHAIN = SamplingSettings(temperature=1.3, top_k=3, top_p=1.0, min_p=0.0)
@@ -39,20 +39,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def target(folder: Path) -> Iterator[Model]:
-    with Model(write_model(folder / "target.gguf", "llama"), use_extra_bufts=False) as model:
+def target(folder: Path) -> Iterator[LlamaModel]:
+    with LlamaModel(write_model(folder / "target.gguf", "llama"), use_extra_bufts=False) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def draft(folder: Path) -> Iterator[Model]:
+def draft(folder: Path) -> Iterator[LlamaModel]:
     """Make a draft model that differs from the target just enough: about as many drafts are rejected as accepted."""
-    with Model(write_model(folder / "draft.gguf", "llama", noise=0.2), use_extra_bufts=False) as model:
+    with LlamaModel(write_model(folder / "draft.gguf", "llama", noise=0.2), use_extra_bufts=False) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def distribution(target: Model) -> dict[Outcome, float]:
+def distribution(target: LlamaModel) -> dict[Outcome, float]:
     """Return the probability of each continuation of the prompt, by decoding all of them."""
     prompt = target.tokenize(PROMPT)
     sampler = Sampler(CHAIN, 0, 0, target.n_vocab)
@@ -71,7 +71,7 @@ def distribution(target: Model) -> dict[Outcome, float]:
     return found
 
 
-def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: int) -> tuple[Counter[Outcome], int]:
+def answers(target: LlamaModel, drafter: Drafter | None, rule: VerifyRule, leaves: int) -> tuple[Counter[Outcome], int]:
     """Count how often each continuation was generated, and how many draft tokens were accepted."""
     prompt = target.tokenize(PROMPT)
     written: Counter[Outcome] = Counter()
@@ -113,7 +113,7 @@ def answers(target: Model, drafter: Drafter | None, rule: VerifyRule, leaves: in
     [("rejection", 1), ("rejection", LEAVES), ("block", 1), ("coupled", 1), ("coupled", LEAVES)],
 )
 def test_a_draft_model_leaves_the_law_as_it_is(
-    target: Model, draft: Model, distribution: dict[Outcome, float], rule: VerifyRule, leaves: int
+    target: LlamaModel, draft: LlamaModel, distribution: dict[Outcome, float], rule: VerifyRule, leaves: int
 ) -> None:
     with Context(
         draft, ContextParams(n_ctx=64, sequences=SLOTS, max_outputs=SLOTS * leaves, branches=leaves * SLOTS, **EXACT)
@@ -126,7 +126,7 @@ def test_a_draft_model_leaves_the_law_as_it_is(
 @pytest.mark.long(but=1)
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
 def test_guesses_that_were_not_drawn_leave_the_law_as_it_is(
-    target: Model, distribution: dict[Outcome, float], rule: VerifyRule
+    target: LlamaModel, distribution: dict[Outcome, float], rule: VerifyRule
 ) -> None:
     best = max(distribution, key=distribution.__getitem__)
     n_prompt = len(target.tokenize(PROMPT))

@@ -20,7 +20,7 @@ from edgespec.errors import PairError
 from edgespec.events import TokenEvent
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.memory.estimate import Plan
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
@@ -57,7 +57,7 @@ class Cache:
     hold."""
 
     def __init__(self, path: str, sequences: int = 1) -> None:
-        self.model = Model(path)
+        self.model = LlamaModel(path)
         wide: dict[str, Any] = {"n_ctx": 256, "max_outputs": 64, **EXACT}
         self.context = Context(self.model, ContextParams(sequences=sequences, rollback=N_BACK, **wide))
         self.fresh = Context(self.model, ContextParams(**wide))
@@ -195,7 +195,7 @@ def test_after_a_cancelled_decode_a_recurrent_state_is_unknown_until_it_is_forgo
 
 def test_what_is_planned_with_streams_is_loaded_with_them(files: dict[str, str]) -> None:
     for name, path in files.items():
-        with Model(path) as model:
+        with LlamaModel(path) as model:
             assert Plan(model.header, n_ctx=64, exact=True).can_stream == model.can_roll_back, name
 
 
@@ -203,11 +203,11 @@ def test_a_context_says_how_far_back_it_can_go(files: dict[str, str]) -> None:
     expected = {"lfm2": 5, "qwen35": 5, "nemotron_h": 5, "mamba": 0, "llama": 16}
     for name, rollback in expected.items():
         with (
-            Model(files[name]) as model,
+            LlamaModel(files[name]) as model,
             Context(model, ContextParams(n_ctx=64, n_batch=16, rollback=5, threads=1)) as context,
         ):
             assert context.rollback == rollback
-    with Model(files["lfm2"]) as model:
+    with LlamaModel(files["lfm2"]) as model:
         with Context(model, ContextParams(n_ctx=64, threads=1)) as context:
             assert context.rollback == 0
         with Context(model, ContextParams(n_ctx=64, n_batch=4, rollback=64, threads=1)) as context:

@@ -28,7 +28,7 @@ from edgespec.engine.sequence import Sequence as Answer
 from edgespec.events import TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.settings import Request
 
 PROMPTS = ["def fibonacci(n):", "import os\nimport", "class Stack:\n    def push", "for key, value in"]
@@ -41,15 +41,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def target(folder: Path) -> Iterator[Model]:
+def target(folder: Path) -> Iterator[LlamaModel]:
     """An F32 model: its rounding is too small to change any choice in these texts."""
-    with Model(write_model(folder / "target.gguf", "llama"), use_extra_bufts=False) as model:
+    with LlamaModel(write_model(folder / "target.gguf", "llama"), use_extra_bufts=False) as model:
         yield model
 
 
 @pytest.fixture(scope="module")
-def small(folder: Path) -> Iterator[Model]:
-    with Model(write_model(folder / "draft.gguf", "llama", noise=0.08), use_extra_bufts=False) as model:
+def small(folder: Path) -> Iterator[LlamaModel]:
+    with LlamaModel(write_model(folder / "draft.gguf", "llama", noise=0.08), use_extra_bufts=False) as model:
         yield model
 
 
@@ -167,7 +167,7 @@ class Knowing(Drafter):
         return Draft(tokens, parents, [0.5] * len(tokens), [None] * len(tokens), self.name)
 
 
-def make(target: Model, drafter: object = None, *, slots: int = 1, n_ctx: int = 512) -> Engine:
+def make(target: LlamaModel, drafter: object = None, *, slots: int = 1, n_ctx: int = 512) -> Engine:
     context = Context(
         target,
         ContextParams(
@@ -198,7 +198,7 @@ def finish(engine: Engine, *answers: Answer) -> None:
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 @pytest.mark.parametrize("seed", range(3))
-def test_whatever_branch_is_right_the_text_is_the_same(target: Model, temperature: float, seed: int) -> None:
+def test_whatever_branch_is_right_the_text_is_the_same(target: LlamaModel, temperature: float, seed: int) -> None:
     plain = make(target)
     answers = [start(plain, prompt, temperature=temperature, seed=seed) for prompt in PROMPTS[:1]]
     finish(plain, *answers)
@@ -213,7 +213,7 @@ def test_whatever_branch_is_right_the_text_is_the_same(target: Model, temperatur
         each.context.close()
 
 
-def test_the_cache_holds_the_accepted_path_and_nothing_else(target: Model) -> None:
+def test_the_cache_holds_the_accepted_path_and_nothing_else(target: LlamaModel) -> None:
     """After many trees, the next row equals the row of a fresh decode of the same tokens, up to the rounding of
     kernels."""
     plain = make(target)
@@ -236,7 +236,7 @@ def test_the_cache_holds_the_accepted_path_and_nothing_else(target: Model) -> No
         each.context.close()
 
 
-def test_sequences_with_trees_do_not_mix(target: Model) -> None:
+def test_sequences_with_trees_do_not_mix(target: LlamaModel) -> None:
     plain = make(target, slots=3)
     want = [start(plain, prompt, temperature=0.8, seed=seed) for seed, prompt in enumerate(PROMPTS[:3])]
     finish(plain, *want)
@@ -256,7 +256,7 @@ class TreeDrafter(ModelDrafter):
     context: Context
 
 
-def tree_drafter(model: Model, slots: int = 1) -> TreeDrafter:
+def tree_drafter(model: LlamaModel, slots: int = 1) -> TreeDrafter:
     context = Context(
         model,
         ContextParams(n_ctx=512, sequences=slots, max_outputs=LEAVES * slots, branches=LEAVES * slots, **EXACT),
@@ -265,7 +265,9 @@ def tree_drafter(model: Model, slots: int = 1) -> TreeDrafter:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_tree_of_the_draft_model_leaves_every_text_as_it_is(target: Model, small: Model, temperature: float) -> None:
+def test_a_tree_of_the_draft_model_leaves_every_text_as_it_is(
+    target: LlamaModel, small: LlamaModel, temperature: float
+) -> None:
     drafter = tree_drafter(small)
     plain, engine = make(target), make(target, drafter)
     shapes = set()
@@ -287,7 +289,7 @@ def test_a_tree_of_the_draft_model_leaves_every_text_as_it_is(target: Model, sma
         context.close()
 
 
-def test_a_tree_finds_more_than_a_chain_of_the_same_size(target: Model, small: Model) -> None:
+def test_a_tree_finds_more_than_a_chain_of_the_same_size(target: LlamaModel, small: LlamaModel) -> None:
     accepted = []
     for width in (1, LEAVES):
         drafter = tree_drafter(small)
@@ -306,7 +308,7 @@ def test_a_tree_finds_more_than_a_chain_of_the_same_size(target: Model, small: M
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_each_token_of_a_tree_is_decoded_once(
-    target: Model, temperature: float, monkeypatch: pytest.MonkeyPatch
+    target: LlamaModel, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that drafts for itself is always right, so no token of the accepted path may be decoded again."""
     drafter = tree_drafter(target)
@@ -329,7 +331,7 @@ def test_each_token_of_a_tree_is_decoded_once(
 
 
 @pytest.mark.parametrize("rule", ["rejection", "block"])
-def test_the_other_rules_run_over_a_draft_model(target: Model, small: Model, rule: VerifyRule) -> None:
+def test_the_other_rules_run_over_a_draft_model(target: LlamaModel, small: LlamaModel, rule: VerifyRule) -> None:
     drafter = tree_drafter(small)
     engine = make(target, drafter)
     first = start(engine, PROMPTS[0], 60, 0.8, 3, rule)
@@ -343,7 +345,7 @@ def test_the_other_rules_run_over_a_draft_model(target: Model, small: Model, rul
         context.close()
 
 
-def test_at_temperature_0_all_exact_rules_agree(target: Model, small: Model) -> None:
+def test_at_temperature_0_all_exact_rules_agree(target: LlamaModel, small: LlamaModel) -> None:
     texts = []
     for rule in ("coupled", "rejection", "block"):
         drafter = tree_drafter(small)
@@ -357,7 +359,7 @@ def test_at_temperature_0_all_exact_rules_agree(target: Model, small: Model) -> 
 
 
 def test_samples_of_one_prompt_share_its_cache_and_differ(
-    target: Model, small: Model, monkeypatch: pytest.MonkeyPatch
+    target: LlamaModel, small: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make(target, tree_drafter(small, 4), slots=4)
     model = engine.context.model
@@ -392,7 +394,7 @@ def test_samples_of_one_prompt_share_its_cache_and_differ(
         context.close()
 
 
-def test_a_sample_whose_sibling_was_cancelled_goes_on_alone(target: Model) -> None:
+def test_a_sample_whose_sibling_was_cancelled_goes_on_alone(target: LlamaModel) -> None:
     engine = make(target, slots=2, n_ctx=1024)
     model = engine.context.model
     prompt = model.tokenize("x = 1\n" * 200)
@@ -415,7 +417,7 @@ def test_a_sample_whose_sibling_was_cancelled_goes_on_alone(target: Model) -> No
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection", "block"])
-def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyRule) -> None:
+def test_nothing_follows_an_end_token_on_any_branch(target: LlamaModel, rule: VerifyRule) -> None:
     assert target.eos is not None
     end: int = target.eos
 
@@ -441,7 +443,7 @@ def test_nothing_follows_an_end_token_on_any_branch(target: Model, rule: VerifyR
 
 
 @pytest.mark.parametrize("rule", ["coupled", "rejection"])
-def test_trees_shrink_until_the_context_is_full(target: Model, small: Model, rule: VerifyRule) -> None:
+def test_trees_shrink_until_the_context_is_full(target: LlamaModel, small: LlamaModel, rule: VerifyRule) -> None:
     drafter = tree_drafter(small)
     engine = make(target, drafter, n_ctx=256)
     answer = start(engine, "x = 1\n" * 30, 10**6, 0.8, 2, rule)
@@ -452,7 +454,7 @@ def test_trees_shrink_until_the_context_is_full(target: Model, small: Model, rul
         context.close()
 
 
-def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, small: Model) -> None:
+def test_a_draft_model_with_less_context_stops_guessing_there(target: LlamaModel, small: LlamaModel) -> None:
     drafter = TreeDrafter(Context(small, ContextParams(n_ctx=64, max_outputs=1, **EXACT)))
     plain, engine = make(target), make(target, drafter)
     want, got = (start(each, PROMPTS[0], 120) for each in (plain, engine))
@@ -473,7 +475,7 @@ def test_a_draft_model_with_less_context_stops_guessing_there(target: Model, sma
         Draft([1] * (N_MAX + 1), list(range(-1, N_MAX)), [0.5] * (N_MAX + 1), [None] * (N_MAX + 1), "bad"),
     ],
 )
-def test_a_draft_that_cannot_be_decoded_switches_its_drafter_off(target: Model, draft: Draft) -> None:
+def test_a_draft_that_cannot_be_decoded_switches_its_drafter_off(target: LlamaModel, draft: Draft) -> None:
     class Bad(Drafter):
         name = "bad"
 
@@ -492,7 +494,7 @@ def test_a_draft_that_cannot_be_decoded_switches_its_drafter_off(target: Model, 
         each.context.close()
 
 
-def test_a_cancelled_tree_leaves_a_usable_context(target: Model, small: Model) -> None:
+def test_a_cancelled_tree_leaves_a_usable_context(target: LlamaModel, small: LlamaModel) -> None:
     drafter = tree_drafter(small)
     engine = make(target, drafter)
     want = start(engine, PROMPTS[0], 30)
@@ -518,7 +520,7 @@ def test_a_cancelled_tree_leaves_a_usable_context(target: Model, small: Model) -
 
 
 def test_every_node_of_every_draft_is_drawn_with_noise_of_its_own(
-    target: Model, small: Model, monkeypatch: pytest.MonkeyPatch
+    target: LlamaModel, small: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the token sampled in one branch would depend on the other branches of the tree."""
     drawn: list[tuple[int, int | None]] = []
@@ -557,7 +559,7 @@ def test_sequences_that_end_give_their_branches_back(rule: VerifyRule) -> None:
         assert not llm.notes
 
 
-def test_samples_share_a_prompt_though_the_first_one_ends_at_once(target: Model) -> None:
+def test_samples_share_a_prompt_though_the_first_one_ends_at_once(target: LlamaModel) -> None:
     engine = make(target, slots=3)
     prompt = target.tokenize("import os\nimport sys\n" * 6)
     answers = [

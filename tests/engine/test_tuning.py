@@ -24,7 +24,7 @@ from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.files.cache import read_cache
 from edgespec.llama.context import Context
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.threads import ThreadChoice
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import DRAFT_N_MAX, LoadSettings, Request
@@ -131,7 +131,7 @@ def test_the_fewer_bits_a_weight_has_the_steeper_a_curve_is_assumed(
     monkeypatch.setattr("edgespec.engine.calibrate.have_exact_kernels", lambda: False)
     shapes = []
     for type in ("F32", "Q8_0"):
-        with Model(write_model(tmp_path / f"{type}.gguf", "llama", type=type)) as model:
+        with LlamaModel(write_model(tmp_path / f"{type}.gguf", "llama", type=type)) as model:
             shapes.append(assumed_shape(model))
             monkeypatch.setattr("edgespec.engine.calibrate.have_exact_kernels", lambda: True)
             own = assumed_shape(model)

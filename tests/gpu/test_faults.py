@@ -17,7 +17,7 @@ from terminal import at_terminal, read_until
 
 from edgespec.errors import OutOfMemoryError
 from edgespec.llama.device_lost import GPU_HINT
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Request
@@ -86,7 +86,7 @@ def test_a_server_loads_the_model_again(losing: None) -> None:
 
 def test_a_chat_continues_on_the_cpu(losing: None, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli_program, "known", lambda: home / "nothing")  # which would be measured on the GPU
-    with Model.load_vocabulary(resolve("demo").path) as model:
+    with LlamaModel.load_vocabulary(resolve("demo").path) as model:
         endless = [option for token in model.end_tokens for option in ("-l", f"{token}-inf")]
     args = ["chat", *OPTIONS, *endless, "--plain", "--no-history"]
     with at_terminal(home, args, **faults(submits=IN_AN_ANSWER)) as (_, master):

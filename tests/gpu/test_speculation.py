@@ -20,7 +20,7 @@ from tiny_head import write_bigram, write_head
 
 import edgespec
 from edgespec.core.sampling import SamplingSettings
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import Worker
@@ -101,7 +101,7 @@ def test_draft_heads(bigram: Path, tmp_path: Path, tree: int, layers: int) -> No
 def check_beginnings(texts: Iterable[str]) -> None:
     """Check that texts begin with the tokens of plain decoding. Answers that are decoded together attend to a cache
     with the cells of all, so that more of them change than by drafting."""
-    with Model.load_vocabulary(resolve("demo").path) as model:
+    with LlamaModel.load_vocabulary(resolve("demo").path) as model:
         expected = [model.detokenize(tokens[:8]).decode("utf-8", "replace") for tokens in plain(gpu_layers="all")]
     assert [text[: len(begin)] for text, begin in zip(texts, expected, strict=True)] == expected
 

@@ -16,7 +16,7 @@ from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import cpu_function, ggml_function
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 pytestmark = [
     pytest.mark.native,
@@ -26,12 +26,12 @@ N = 700
 Rows = NDArray[np.float32]
 
 
-def opened(model: Model, **options: Any) -> Context:
+def opened(model: LlamaModel, **options: Any) -> Context:
     usual: dict[str, Any] = {"n_ctx": 1024, "max_outputs": 64, "flash_attention": "on", "threads": 2}
     return Context(model, ContextParams(**usual | options))
 
 
-def tokens_of(model: Model, n: int = N) -> list[int]:
+def tokens_of(model: LlamaModel, n: int = N) -> list[int]:
     return [int(id) for id in np.random.default_rng(1).integers(90, size=n)]
 
 
@@ -52,12 +52,12 @@ def read(context: Context, tokens: list[int], widths: list[int], sequence: int =
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    with Model(write_model(tmp_path_factory.mktemp("x") / "tiny.gguf", "llama", width=256, type="Q8_0")) as model:
+    with LlamaModel(write_model(tmp_path_factory.mktemp("x") / "tiny.gguf", "llama", width=256, type="Q8_0")) as model:
         yield model
 
 
 @pytest.mark.parametrize("cache", ["f16", "q8_0", "q4_0"])
-def test_bits_depend_on_neither_width_nor_threads(model: Model, cache: str) -> None:
+def test_bits_depend_on_neither_width_nor_threads(model: LlamaModel, cache: str) -> None:
     tokens, types = tokens_of(model), {"cache_type_k": cache, "cache_type_v": cache}
     with opened(model, **types) as context, opened(model, threads=1, **types) as other:
         one = read(context, tokens, [64, 1, 1, 1])
@@ -66,7 +66,7 @@ def test_bits_depend_on_neither_width_nor_threads(model: Model, cache: str) -> N
         assert np.array_equal(read(other, tokens, [350]), one)
 
 
-def test_bits_do_not_depend_on_where_the_cells_are(model: Model) -> None:
+def test_bits_do_not_depend_on_where_the_cells_are(model: LlamaModel) -> None:
     tokens = tokens_of(model)
     with opened(model) as context:
         alone = read(context, tokens, [64])
@@ -88,7 +88,7 @@ def test_bits_do_not_depend_on_where_the_cells_are(model: Model) -> None:
 @pytest.mark.parametrize("cache", ["f16", "q8_0"])
 @pytest.mark.parametrize("architecture", ["llama", "gemma3", "qwen2moe", "lfm2"])
 def test_results_are_those_of_ggml_but_for_rounding(tmp_path: Path, architecture: str, cache: str) -> None:
-    with Model(write_model(tmp_path / "tiny.gguf", architecture, width=256)) as model:
+    with LlamaModel(write_model(tmp_path / "tiny.gguf", architecture, width=256)) as model:
         tokens = tokens_of(model, 200)
         with opened(model, cache_type_k=cache, cache_type_v=cache) as context:
             here = read(context, tokens, [64, 3])

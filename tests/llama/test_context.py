@@ -18,18 +18,18 @@ from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.llama.context import CacheFullError, CancelledError, Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    with Model(resolve("demo:draft").path) as model:
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo:draft").path) as model:
         yield model
 
 
 @pytest.fixture
-def context(model: Model) -> Iterator[Context]:
+def context(model: LlamaModel) -> Iterator[Context]:
     with Context(model, ContextParams(n_ctx=256, sequences=4, max_outputs=8)) as context:
         yield context
 
@@ -69,7 +69,7 @@ def test_the_branches_of_a_tree_do_not_see_each_other(context: Context) -> None:
     assert np.abs(rows[2] - rows[3]).max() > 0.05
 
 
-def test_a_full_cache_says_so_and_keeps_what_it_had(model: Model) -> None:
+def test_a_full_cache_says_so_and_keeps_what_it_had(model: LlamaModel) -> None:
     with Context(model, ContextParams(n_ctx=256, max_outputs=1)) as context:
         context.decode([5] * 256, range(256), [(0,)] * 256, [False] * 255 + [True])
         with pytest.raises(CacheFullError):
@@ -95,7 +95,7 @@ def test_what_flows_into_layers_is_read_of_all_tokens(tmp_path: Path, architectu
     path = write_model(tmp_path / "tiny.gguf", architecture)
     tensors = {tensor.name: tensor.data for tensor in GGUFReader(path).tensors}
     tokens = [5, 6, 7, 8]
-    with Model(path) as model, Context(model, ContextParams(n_ctx=64, threads=1, rollback=4)) as context:
+    with LlamaModel(path) as model, Context(model, ContextParams(n_ctx=64, threads=1, rollback=4)) as context:
         context.watch_layers([0, 1])
         context.decode(tokens, range(4), [(0,)] * 4, [False, False, False, True])
         first, second = context.layer_inputs(0).copy(), context.layer_inputs(1).copy()
@@ -120,7 +120,7 @@ def test_what_flows_into_layers_is_read_of_all_tokens(tmp_path: Path, architectu
 def test_an_architecture_that_does_not_give_what_flows_into_layers_is_refused(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", "qwen2")
     with (
-        Model(path) as model,
+        LlamaModel(path) as model,
         Context(model, ContextParams(n_ctx=64)) as context,
         pytest.raises(UsageError, match="of a qwen2 model cannot be read"),
     ):
@@ -158,14 +158,14 @@ def test_a_row_that_was_not_asked_for_is_refused(context: Context) -> None:
         context.logits(0)
 
 
-def test_more_cells_than_llama_cpp_can_count_are_refused(model: Model) -> None:
+def test_more_cells_than_llama_cpp_can_count_are_refused(model: LlamaModel) -> None:
     for sequences in (2, 16):  # of which it would make 0 and 256 cells
         with pytest.raises(OutOfMemoryError, match="a KV cache holds 2147483392 at most"):
             Context(model, ContextParams(n_ctx=2**32 // sequences + 1, sequences=sequences))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere memory cannot be limited, or is promised without end")
-def test_a_context_that_cannot_be_allocated_is_refused(model: Model) -> None:
+def test_a_context_that_cannot_be_allocated_is_refused(model: LlamaModel) -> None:
     program = f"""
 import resource
 from edgespec.llama.context import Context
@@ -182,7 +182,7 @@ with Model({str(model.path)!r}) as model:
 
 
 @pytest.mark.parametrize("kind", ["q8_0", "q4_0", "bf16", "f32"])
-def test_the_cache_can_be_of_another_type(model: Model, kind: str) -> None:
+def test_the_cache_can_be_of_another_type(model: LlamaModel, kind: str) -> None:
     with (
         Context(model, ContextParams(n_ctx=256, max_outputs=3)) as plain,
         Context(model, ContextParams(n_ctx=256, cache_type_k=kind, cache_type_v=kind, max_outputs=3)) as context,
@@ -194,7 +194,7 @@ def test_the_cache_can_be_of_another_type(model: Model, kind: str) -> None:
         assert sizes[0] != sizes[1] or (got != want).any()
 
 
-def test_impossible_cache_types_are_refused(model: Model) -> None:
+def test_impossible_cache_types_are_refused(model: LlamaModel) -> None:
     with pytest.raises(UsageError, match="unknown KV cache type"):
         Context(model, ContextParams(n_ctx=256, cache_type_k="q3_x"))
     with pytest.raises(UsageError, match="needs flash attention"):
@@ -205,13 +205,13 @@ def test_impossible_cache_types_are_refused(model: Model) -> None:
 def test_a_cache_type_that_cannot_hold_the_heads_is_refused(
     tmp_path: Path, flash_attention: Literal["on", "off"]
 ) -> None:
-    with Model(write_model(tmp_path / "tiny.gguf", "llama")) as tiny:
+    with LlamaModel(write_model(tmp_path / "tiny.gguf", "llama")) as tiny:
         assert tiny.header.head_sizes == (16, 16)
         with pytest.raises(UsageError, match="32 values at a time, and the attention heads have 16"):
             Context(tiny, ContextParams(n_ctx=256, cache_type_k="q8_0", flash_attention=flash_attention))
 
 
-def test_a_closed_context_refuses_to_work_and_forgets_in_peace(model: Model) -> None:
+def test_a_closed_context_refuses_to_work_and_forgets_in_peace(model: LlamaModel) -> None:
     context = Context(model, ContextParams(n_ctx=256))
     context.close()
     context.close()
@@ -220,7 +220,7 @@ def test_a_closed_context_refuses_to_work_and_forgets_in_peace(model: Model) -> 
         context.decode([5], [0], [(0,)], [True])
 
 
-def test_threads_reach_the_library(model: Model) -> None:
+def test_threads_reach_the_library(model: LlamaModel) -> None:
     with Context(model, ContextParams(n_ctx=256, threads=1, threads_batch=2)) as context:
         assert api.llama_n_threads(context._handle) == 1
         assert api.llama_n_threads_batch(context._handle) == 2

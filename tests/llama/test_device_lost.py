@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from edgespec.llama.device_lost import GPU_HINT
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.runtime.worker.death import explained, remedies
 from edgespec.settings import LoadSettings
 

@@ -16,7 +16,7 @@ from edgespec.core.dry import Dry
 from edgespec.core.sampler import Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.llama.breakers import REMEMBERED, BreakerFinder
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 
 USUAL = ("\n", ":", '"', "*")
@@ -30,12 +30,12 @@ DRY = replace(OFF, dry_multiplier=0.8, dry_penalty_last_n=-1)
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    with Model(resolve("demo").path) as model:
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo").path) as model:
         yield model
 
 
-def histories(model: Model) -> list[list[int]]:
+def histories(model: LlamaModel) -> list[list[int]]:
     """Return texts with repetitions: of code, and of few tokens at random."""
     random = np.random.default_rng(11)
     lines = (
@@ -70,7 +70,7 @@ def histories(model: Model) -> list[list[int]]:
         (2, 2, 0),
     ],
 )
-def test_penalties_are_those_of_llama_cpp(model: Model, name: str, base: float, allowed: int, last_n: int) -> None:
+def test_penalties_are_those_of_llama_cpp(model: LlamaModel, name: str, base: float, allowed: int, last_n: int) -> None:
     settings = replace(
         DRY,
         dry_base=base,
@@ -88,7 +88,7 @@ def test_penalties_are_those_of_llama_cpp(model: Model, name: str, base: float, 
     assert (n_penalized > 0) is settings.uses_dry
 
 
-def test_a_breaker_ends_a_repetition(model: Model) -> None:
+def test_a_breaker_ends_a_repetition(model: LlamaModel) -> None:
     tokens = model.tokenize("a b c d\na b c")
     [expected] = model.tokenize("a b c d")[-1:]
     for breakers, is_penalized in ((("z",), True), (("b",), False), (("\n",), True)):
@@ -127,7 +127,7 @@ def test_ids_beyond_the_row_of_a_draft_are_ignored() -> None:
     assert Sampler(DRY, 0, 0, 10).adjusted(row, [1, 2, 9, 1, 2, 4, 1, 2]).tolist() == pytest.approx([0, 0, 0, 0, -0.8])
 
 
-def test_breakers_are_searched_once_and_only_for_dry(model: Model) -> None:
+def test_breakers_are_searched_once_and_only_for_dry(model: LlamaModel) -> None:
     finder = BreakerFinder(model)
     assert finder.of(OFF) == {}
     assert not finder.must_search(OFF)
@@ -141,7 +141,7 @@ def test_breakers_are_searched_once_and_only_for_dry(model: Model) -> None:
 
 
 def native(
-    model: Model, settings: SamplingSettings, row: npt.NDArray[np.float32], tokens: Sequence[int]
+    model: LlamaModel, settings: SamplingSettings, row: npt.NDArray[np.float32], tokens: Sequence[int]
 ) -> npt.NDArray[np.float32]:
     """Return the row after llama.cpp's sampler."""
     data = np.zeros(len(row), np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)]))

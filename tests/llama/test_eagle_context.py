@@ -19,7 +19,7 @@ from edgespec.llama.context import CacheFullError, CancelledError, Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_context import HeadContext
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.runtime.drafting import head_context
 
 HOW: dict[str, Any] = {"n_ctx": 512, "n_batch": 64, "max_outputs": 64, "threads": 1, "sequences": 2, "branches": 3}
@@ -29,14 +29,14 @@ N = 40
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     path = write_model(tmp_path_factory.mktemp("eagle") / "target.gguf", "llama", n_layers=4)
-    with Model(path) as model, Context(model, ContextParams(n_ctx=64, threads=1)) as context:
+    with LlamaModel(path) as model, Context(model, ContextParams(n_ctx=64, threads=1)) as context:
         yield context
 
 
 @pytest.fixture
 def both(target: Context, tmp_path: Path) -> Iterator[tuple[EagleContext, HeadContext]]:
     with (
-        Model(write_head(tmp_path / "head.gguf", draft_tokens=[*range(7, 250, 3)])) as model,
+        LlamaModel(write_head(tmp_path / "head.gguf", draft_tokens=[*range(7, 250, 3)])) as model,
         EagleContext(model, target, ContextParams(**HOW)) as own,
         HeadContext(model, target, ContextParams(**HOW)) as native,
     ):
@@ -74,7 +74,7 @@ def test_it_computes_what_llama_cpp_computes(both: tuple[EagleContext, HeadConte
 def test_an_eagle_1_head_is_decoded_too(target: Context, tmp_path: Path) -> None:
     path = write_head(tmp_path / "head.gguf", reads_state=True, n_vocab=target.model.n_vocab)
     with (
-        Model(path) as model,
+        LlamaModel(path) as model,
         EagleContext(model, target, ContextParams(**HOW)) as own,
         HeadContext(model, target, ContextParams(**HOW)) as native,
     ):
@@ -95,7 +95,7 @@ def test_a_position_of_a_text_that_begins_later_is_the_first_one(both: tuple[Eag
 def test_a_full_cache_keeps_what_it_has(target: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(eagle_context, "CELLS_STEP", 8)
     with (
-        Model(write_head(tmp_path / "head.gguf")) as model,
+        LlamaModel(write_head(tmp_path / "head.gguf")) as model,
         EagleContext(model, target, ContextParams(**HOW | {"n_ctx": 16, "sequences": 1})) as context,
     ):
         context.decode_filler(0, [False] * 16)
@@ -159,9 +159,9 @@ def test_shared_embeddings_in_another_layout_are_left_to_llama_cpp(
 ) -> None:
     tied = write_model(tmp_path / "tied.gguf", "llama", n_layers=4, tensors={"output.weight": None})
     with (
-        Model(tied) as target,
+        LlamaModel(tied) as target,
         Context(target, ContextParams(n_ctx=64, threads=1)) as context,
-        Model(write_head(tmp_path / "head.gguf")) as model,
+        LlamaModel(write_head(tmp_path / "head.gguf")) as model,
     ):
         EagleContext(model, context, ContextParams(**HOW)).close()
         monkeypatch.setattr(eagle_context, "have_exact_kernels", lambda: False)
@@ -181,7 +181,7 @@ def test_shared_embeddings_in_another_layout_are_left_to_llama_cpp(
 def test_llama_cpp_decodes_what_this_graph_cannot(
     target: Context, tmp_path: Path, settings: dict[str, Any], metadata: dict[str, Any]
 ) -> None:
-    with Model(write_head(tmp_path / "head.gguf", metadata=metadata)) as model:
+    with LlamaModel(write_head(tmp_path / "head.gguf", metadata=metadata)) as model:
         with pytest.raises(UsageError):
             EagleContext(model, target, ContextParams(**HOW | settings))
         with head_context(model, target, ContextParams(**HOW | settings)) as context:

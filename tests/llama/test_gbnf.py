@@ -20,7 +20,7 @@ from edgespec.llama.gbnf import to_lark
 from edgespec.llama.gbnf.rules import Reference, parsed, without_recursion
 from edgespec.llama.gbnf.terminals import terminals_of
 from edgespec.llama.grammar import Grammars
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 BYTES = LLTokenizer("byte")
 CHESS = r"""
@@ -169,14 +169,14 @@ def test_a_grammar_matches_what_the_same_regular_expression_matches(
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
+def model() -> Iterator[LlamaModel]:
     with edgespec.load("demo", spec_type="none", threads=1, store=False) as llm:
         yield llm.model
 
 
 @pytest.mark.long(but=3)
 @pytest.mark.parametrize("name", ["arithmetic", "c", "chess", "json", "json_arr", "english"])
-def test_the_same_tokens_may_follow_as_in_llama_cpp(model: Model, name: str) -> None:
+def test_the_same_tokens_may_follow_as_in_llama_cpp(model: LlamaModel, name: str) -> None:
     grammar = LLAMA_CPP[name][0]
     rng = np.random.default_rng(5)
     texts = [model.token_bytes(token) for token in range(model.n_vocab)]

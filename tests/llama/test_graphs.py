@@ -13,7 +13,7 @@ from edgespec.core.features import FINAL_STATE
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.library import api
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 WIDTHS = [1, 4, 1, 2, 16, 3, 17, 1, 5, 40, 4, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 1, 16, 2, 3]  # more than are kept
 
@@ -32,7 +32,7 @@ def test_passes_of_all_widths_in_turn(tmp_path: Path, architecture: str) -> None
     settings: dict[str, Any] = {"n_ctx": 1024, "max_outputs": 40, "n_batch": 64, "threads": 1, "exact": True}
     path = write_model(tmp_path / "tiny.gguf", architecture)
     with (
-        Model(path) as model,
+        LlamaModel(path) as model,
         Context(model, ContextParams(**settings)) as context,
         Context(model, ContextParams(**settings)) as fresh,
     ):
@@ -57,7 +57,7 @@ def test_passes_of_all_widths_in_turn(tmp_path: Path, architecture: str) -> None
 def test_a_graph_is_used_again_after_passes_of_other_widths(tmp_path: Path) -> None:
     path = write_model(tmp_path / "tiny.gguf", "llama")
     with (
-        Model(path) as model,
+        LlamaModel(path) as model,
         Context(model, ContextParams(n_ctx=256, max_outputs=16, threads=1, exact=True)) as context,
     ):
         for _ in range(3):

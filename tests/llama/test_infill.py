@@ -12,18 +12,20 @@ from tiny_gguf import write_vocabulary
 
 from edgespec.core.infill import MOST_CANDIDATES, Infill
 from edgespec.core.sampling import Candidates
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 pytestmark = pytest.mark.native
 
 
 @pytest.fixture(scope="module")
-def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    with Model.load_vocabulary(write_vocabulary(tmp_path_factory.mktemp("vocabulary") / "v.gguf", "qwen2")) as model:
+def vocabulary(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
+    with LlamaModel.load_vocabulary(
+        write_vocabulary(tmp_path_factory.mktemp("vocabulary") / "v.gguf", "qwen2")
+    ) as model:
         yield model
 
 
-def kept_by_llama(vocabulary: Model, candidates: Candidates) -> list[int]:
+def kept_by_llama(vocabulary: LlamaModel, candidates: Candidates) -> list[int]:
     assert candidates.ids is not None
     data = np.zeros(len(candidates.ids), np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)]))
     data["id"], data["logit"] = candidates.ids, candidates.logits
@@ -38,7 +40,7 @@ def kept_by_llama(vocabulary: Model, candidates: Candidates) -> list[int]:
     return sorted(map(int, data["id"][: array.size]))
 
 
-def test_the_same_candidates_are_kept(vocabulary: Model) -> None:
+def test_the_same_candidates_are_kept(vocabulary: LlamaModel) -> None:
     infill = Infill(vocabulary.token_bytes, vocabulary.is_end, vocabulary.eot)
     random, sizes, n_ended = np.random.default_rng(3), set[int](), 0
     for number in range(400):
@@ -54,7 +56,7 @@ def test_the_same_candidates_are_kept(vocabulary: Model) -> None:
     assert 20 < n_ended < 380
 
 
-def test_the_most_likely_token_is_left_if_no_token_may_end_the_answer(vocabulary: Model) -> None:
+def test_the_most_likely_token_is_left_if_no_token_may_end_the_answer(vocabulary: LlamaModel) -> None:
     infill = Infill(vocabulary.token_bytes, vocabulary.is_end, None)
     ids, logits = np.arange(33, 53), np.zeros(20, np.float32)
     logits[7] = 0.1

@@ -14,7 +14,7 @@ from tiny_gguf import ARCHITECTURES, HYBRID, write_model
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 pytestmark = [
     pytest.mark.native,
@@ -26,7 +26,7 @@ WAYS = {"one at a time": [1], "all": [N], "pieces": [1, 63, 77, 2, 57], "drafts"
 Rows = NDArray[np.float32]
 
 
-def tokens_of(model: Model) -> list[int]:
+def tokens_of(model: LlamaModel) -> list[int]:
     return [int(token) for token in np.random.default_rng(1).integers(3, model.n_vocab - 5, size=N)]
 
 
@@ -51,7 +51,7 @@ def test_the_bits_of_a_token_do_not_depend_on_its_pass(tmp_path: Path, architect
     alone = dict[str, Rows]()
     options: dict[str, Any] = {"n_ctx": 256, "max_outputs": N, "exact": True, "threads": 2}
     for interleaved in (True, False):
-        with Model(path, use_extra_bufts=interleaved, copied=interleaved) as model:
+        with LlamaModel(path, use_extra_bufts=interleaved, copied=interleaved) as model:
             tokens = tokens_of(model)
             for attention in ("on", "off"):
                 with Context(model, ContextParams(flash_attention=attention, **options)) as context:
@@ -67,7 +67,7 @@ def test_the_bits_do_not_depend_on_threads_and_on_other_sequences(
     tmp_path: Path, architecture: str, threads: int
 ) -> None:
     path = write_model(tmp_path / "tiny.gguf", architecture, type="Q8_0", width=256)
-    with Model(path) as model:
+    with LlamaModel(path) as model:
         tokens = tokens_of(model)
         with Context(
             model, ContextParams(n_ctx=256, max_outputs=N, exact=True, flash_attention="on", threads=2)
@@ -90,11 +90,11 @@ def test_the_bits_do_not_depend_on_threads_and_on_other_sequences(
 def test_logits_are_those_of_llama_cpp_but_for_rounding(tmp_path: Path, architecture: str, interleaved: bool) -> None:
     path = write_model(tmp_path / "tiny.gguf", architecture, type="F16", width=256)
     options: dict[str, Any] = {"n_ctx": 256, "max_outputs": N, "flash_attention": "off", "threads": 2}
-    with Model(path, use_extra_bufts=interleaved) as model, Context(model, ContextParams(**options)) as context:
+    with LlamaModel(path, use_extra_bufts=interleaved) as model, Context(model, ContextParams(**options)) as context:
         here = rows(context, tokens_of(model), [64, 3])
     with (
         kernels.kernels_of_llama_cpp(),
-        Model(path, use_extra_bufts=False) as model,
+        LlamaModel(path, use_extra_bufts=False) as model,
         Context(model, ContextParams(**options)) as context,
     ):
         there = rows(context, tokens_of(model), [64, 3])

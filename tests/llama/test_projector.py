@@ -16,7 +16,7 @@ from tiny_projector import SEEING, picture, write_projector, write_seeing
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.projector import Projector, _mtmd
 from edgespec.llama.trial import try_projector
 
@@ -24,24 +24,24 @@ BEFORE, AFTER = "def look(", "): return self"
 
 
 @pytest.fixture(scope="module", params=[*SEEING])
-def seeing(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Model, Projector]]:
+def seeing(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LlamaModel, Projector]]:
     path = write_seeing(tmp_path_factory.mktemp(request.param), request.param)
-    with Model(path) as model, Projector(path.with_name("mmproj-F32.gguf"), model, threads=1) as projector:
+    with LlamaModel(path) as model, Projector(path.with_name("mmproj-F32.gguf"), model, threads=1) as projector:
         yield model, projector
 
 
-def context_of(model: Model) -> Context:
+def context_of(model: LlamaModel) -> Context:
     return Context(model, ContextParams(n_ctx=512, n_batch=32, threads=1, exact=True, flash_attention="on"))
 
 
-def test_logits_after_an_image_are_those_of_llama_cpp(seeing: tuple[Model, Projector]) -> None:
+def test_logits_after_an_image_are_those_of_llama_cpp(seeing: tuple[LlamaModel, Projector]) -> None:
     model, projector = seeing
     with context_of(model) as ours, context_of(model) as theirs:
         read = projector.read(picture(), "a.png")
         assert np.array_equal(row_after(ours, read.tokens, read.cells), row_of_helper(theirs, projector))
 
 
-def test_cells_are_the_only_negative_ids_and_images_have_their_own(seeing: tuple[Model, Projector]) -> None:
+def test_cells_are_the_only_negative_ids_and_images_have_their_own(seeing: tuple[LlamaModel, Projector]) -> None:
     _, projector = seeing
     one, same, other = (projector.read(picture(seed), "a.png") for seed in (1, 1, 2))
     assert one is same
@@ -50,7 +50,7 @@ def test_cells_are_the_only_negative_ids_and_images_have_their_own(seeing: tuple
     assert cells.isdisjoint(one.tokens)
 
 
-def test_a_state_after_an_image_can_be_saved_cut_and_restored(seeing: tuple[Model, Projector]) -> None:
+def test_a_state_after_an_image_can_be_saved_cut_and_restored(seeing: tuple[LlamaModel, Projector]) -> None:
     model, projector = seeing
     read = projector.read(picture(), "a.png")
     before = model.tokenize(BEFORE)
@@ -115,7 +115,7 @@ def test_the_projector_of_another_model_is_refused(tmp_path: Path) -> None:
     path = write_seeing(tmp_path, "llama")
     wide = write_projector(tmp_path / "wide.gguf", "mlp", text_width=96)
     with (
-        Model(path) as model,
+        LlamaModel(path) as model,
         pytest.raises(ModelFileError, match=r"cannot be the projector of tiny.gguf.*n_embd = 64"),
     ):
         Projector(wide, model, threads=1)

@@ -14,7 +14,7 @@ from tiny_gguf import HYBRID, write_model
 from edgespec.cancel import CancelFlag
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 N = 400
 TEXT = np.random.default_rng(1).integers(0, 250, 1000).tolist()
@@ -26,7 +26,7 @@ class Cache:
     """A context of three sequences, of which the last is used."""
 
     def __init__(self, path: Path, **settings: Any) -> None:
-        self.model = Model(path)
+        self.model = LlamaModel(path)
         self.context = Context(
             self.model, ContextParams(n_ctx=1024, max_outputs=8, sequences=3, threads=1, rollback=3, **settings)
         )

@@ -18,7 +18,7 @@ from edgespec.errors import UsageError
 from edgespec.llama import kernels
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.quantize import quantize
 from edgespec.llama.rounding import measure_widths
 
@@ -34,8 +34,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
-    with Model(write_model(tmp_path_factory.mktemp("models") / "tiny.gguf", "llama"), use_extra_bufts=False) as model:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
+    with LlamaModel(
+        write_model(tmp_path_factory.mktemp("models") / "tiny.gguf", "llama"), use_extra_bufts=False
+    ) as model:
         yield model
 
 
@@ -51,7 +53,7 @@ SINGLE = tuple((width, width) for width in range(1, WIDEST + 1))
     ],
 )
 def test_neighbouring_widths_with_the_same_bits_are_a_class(
-    tiny: Model, coarse: tuple[int, ...], ranges: tuple[tuple[int, int], ...]
+    tiny: LlamaModel, coarse: tuple[int, ...], ranges: tuple[tuple[int, int], ...]
 ) -> None:
     with CoarseContext(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, **EXACT)) as context:
         context.is_coarse = lambda width, index: width in coarse
@@ -62,7 +64,7 @@ def test_neighbouring_widths_with_the_same_bits_are_a_class(
     assert 0.3 < classes.max_difference < 0.8
 
 
-def test_small_batches_read_the_same_text(tiny: Model) -> None:
+def test_small_batches_read_the_same_text(tiny: LlamaModel) -> None:
     found = []
     for n_batch in (128, 512):
         with Context(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, n_batch=n_batch, **EXACT)) as context:
@@ -79,13 +81,13 @@ def test_small_batches_read_the_same_text(tiny: Model) -> None:
     assert found[0] == found[1] == {*range(448 + 2 * WIDEST - 2)}
 
 
-def test_rows_that_depend_on_their_place_are_in_no_class(tiny: Model) -> None:
+def test_rows_that_depend_on_their_place_are_in_no_class(tiny: LlamaModel) -> None:
     with CoarseContext(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, **EXACT)) as context:
         context.is_coarse = lambda width, index: index == width - 1
         assert measure_classes(context, (192,)).ranges == SINGLE
 
 
-def test_a_class_must_hold_at_every_depth(tiny: Model) -> None:
+def test_a_class_must_hold_at_every_depth(tiny: LlamaModel) -> None:
     with CoarseContext(tiny, ContextParams(n_ctx=1536, max_outputs=WIDEST, **EXACT)) as context:
         context.is_coarse = lambda width, index: width == 1 or (width > 8 and context.length(0) > 1000)
         assert measure_classes(context, (192, 1280)).ranges == ((1, 1), (2, 8), (9, 16))
@@ -101,7 +103,7 @@ def test_the_class_that_generates_fastest_is_used_if_its_plain_passes_cost_littl
     assert WidthClasses(SINGLE[:1], (1.0,), 192, 0.1).best() is None
 
 
-def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
+def test_it_is_measured_once_for_the_same_settings(tiny: LlamaModel) -> None:
     measured, found = [], []
     for threads in (1, 1, 2):
         with Context(tiny, ContextParams(n_ctx=512, max_outputs=WIDEST, threads=threads)) as context:
@@ -112,11 +114,11 @@ def test_it_is_measured_once_for_the_same_settings(tiny: Model) -> None:
     assert found[0] == found[1]
 
 
-def test_what_cannot_be_measured_is_none(tmp_path: Path, tiny: Model) -> None:
+def test_what_cannot_be_measured_is_none(tmp_path: Path, tiny: LlamaModel) -> None:
     with Context(tiny, ContextParams(n_ctx=16, max_outputs=4)) as context:
         assert measured_classes(context) is None
     with (
-        Model(write_model(tmp_path / "mamba.gguf", "mamba")) as mamba,
+        LlamaModel(write_model(tmp_path / "mamba.gguf", "mamba")) as mamba,
         Context(mamba, ContextParams(n_ctx=512, max_outputs=WIDEST)) as context,
     ):
         assert measured_classes(context) is None
@@ -238,7 +240,7 @@ def test_the_longest_drafts_can_be_measured_and_be_strict() -> None:
     assert texts[0] == texts[1]
 
 
-def test_a_width_that_differs_is_found_with_few_passes(tiny: Model) -> None:
+def test_a_width_that_differs_is_found_with_few_passes(tiny: LlamaModel) -> None:
     settings: dict[str, Any] = {"n_ctx": 512, "max_outputs": 31, "threads": 1, "exact": True}
     with Context(tiny, ContextParams(**settings)) as context:
         assert measure_widths(context, 250, 31).exact_to == 31

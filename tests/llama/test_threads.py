@@ -17,18 +17,18 @@ from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import ggml_function
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.threads import ThreadChoice
 from edgespec.models.names.spec import resolve
 
 
 @pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    with Model(resolve("demo:draft").path) as model:
+def model() -> Iterator[LlamaModel]:
+    with LlamaModel(resolve("demo:draft").path) as model:
         yield model
 
 
-def logits(model: Model, n_threads: int) -> np.ndarray:
+def logits(model: LlamaModel, n_threads: int) -> np.ndarray:
     with Context(model, ContextParams(n_ctx=64, threads=n_threads)) as context:
         rows = list[np.ndarray]()
         for position, token in enumerate(model.tokenize("def f(xs): return")):
@@ -37,7 +37,7 @@ def logits(model: Model, n_threads: int) -> np.ndarray:
     return np.stack(rows)
 
 
-def test_kept_threads_give_the_same_logits(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kept_threads_give_the_same_logits(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     freed, free = list[int | None](), threads.free_threads
     monkeypatch.setattr(threads, "build_flags", lambda: "AVX2 = 1")
 
@@ -53,7 +53,7 @@ def test_kept_threads_give_the_same_logits(model: Model, monkeypatch: pytest.Mon
     assert freed[1] is None  # OpenMP has threads of its own
 
 
-def test_one_thread_needs_no_pool(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_needs_no_pool(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "build_flags", lambda: "")
     assert threads.attach_threads(None, 1) is None
 
@@ -91,7 +91,7 @@ class InTurn(ThreadChoice):
 
 
 @pytest.mark.skipif(not have_exact_kernels(), reason="llama.cpp's own kernels share out the cells among the threads")
-def test_the_number_of_threads_changes_no_bit(model: Model) -> None:
+def test_the_number_of_threads_changes_no_bit(model: LlamaModel) -> None:
     text = (model.tokenize("def f(xs): return") * 200)[:700]
 
     def rows(choice: ThreadChoice | None) -> np.ndarray:
@@ -109,7 +109,9 @@ def test_the_number_of_threads_changes_no_bit(model: Model) -> None:
     assert choice.used == [1, 2, 3] * 4
 
 
-def test_only_exact_contexts_without_a_given_number_choose_one(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_exact_contexts_without_a_given_number_choose_one(
+    model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("edgespec.llama.context.default_threads", lambda: 2)
     given: list[dict[str, Any]] = [{"exact": True, "threads": 2}, {"exact": True, "threads_batch": 2}, {"exact": False}]
     for arguments in given:
@@ -119,7 +121,7 @@ def test_only_exact_contexts_without_a_given_number_choose_one(model: Model, mon
         assert (context._choice is not None) == have_exact_kernels()
 
 
-def test_all_threads_compute_the_passes_that_are_compared(model: Model) -> None:
+def test_all_threads_compute_the_passes_that_are_compared(model: LlamaModel) -> None:
     with Context(model, ContextParams(n_ctx=64, threads=2, exact=True)) as context:
         numbers = list[int]()
         context._choice, context.on_threads = InTurn(2), numbers.append

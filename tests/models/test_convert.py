@@ -20,7 +20,7 @@ from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext
 from edgespec.llama.head_context import HeadContext
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.pair.convert import convert_head
 
 IDS = [3, 9, 60, 61, 62, 70, 97, 110, 200, 256, 270, 290]
@@ -76,9 +76,9 @@ def test_a_head_computes_what_the_published_layout_defines(
     assert read_ids(header).tolist() == IDS
     n = len(TOKENS)
     with (
-        Model(target) as model,
+        LlamaModel(target) as model,
         Context(model, ContextParams(n_ctx=32, max_outputs=n, threads=1)) as context,
-        Model(path) as loaded,
+        LlamaModel(path) as loaded,
         kind(loaded, context, ContextParams(threads=1, n_ctx=32, n_batch=32, max_outputs=32)) as head,
     ):
         context.watch_layers(head.reads)

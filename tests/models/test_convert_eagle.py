@@ -24,7 +24,7 @@ from edgespec.llama.context_params import ContextParams
 from edgespec.llama.eagle_context import EagleContext, ParallelContext
 from edgespec.llama.eagle_graph import HeadWeights
 from edgespec.llama.head_context import HeadContext
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.pair.convert import convert_head
 
 IDS = [3, 9, 60, 61, 62, 70, 97, 110, 200, 256, 270, 290]
@@ -81,9 +81,9 @@ def test_an_eagle31_head_computes_what_its_authors_define(
     n, header = len(TOKENS), check_draft_file(path)
     assert kind_of_head(header) == "eagle3"
     with (
-        Model(target) as model,
+        LlamaModel(target) as model,
         Context(model, ContextParams(n_ctx=32, max_outputs=n, threads=1)) as context,
-        Model(path) as loaded,
+        LlamaModel(path) as loaded,
         kind(loaded, context, ContextParams(**HOW)) as head,
     ):
         features = features_of(context, head.reads)
@@ -214,7 +214,7 @@ def test_a_peagle_head_drafts_in_one_pass_what_its_authors_define(target: Path, 
     assert kind_of_head(header) == "peagle" and read_ids(header).tolist() == IDS
     n, texts = len(TOKENS), []
     with (
-        Model(target) as model,
+        LlamaModel(target) as model,
         Context(model, ContextParams(n_ctx=32, max_outputs=n, threads=1)) as context,
         ParallelContext(HeadWeights(header, model), context, ContextParams(sequences=2, **HOW)) as head,
     ):
@@ -255,7 +255,7 @@ def test_texts_stay_what_they_are_with_a_peagle_head(
 def test_a_head_without_embeddings_reads_those_of_its_target(target: Path, tmp_path: Path) -> None:
     settings, tensors = PARALLEL["three layers"]
     path = converted(tmp_path, settings, without(tensors, "embed_tokens.weight"), target)
-    with Model(target) as model:
+    with LlamaModel(target) as model:
         weights = HeadWeights(check_draft_file(path), model)
         assert np.array_equal(weights.embeddings([5, 7]), read_rows(model.header, "token_embd.weight", [5, 7]))
     drafted(target, path, "peagle")

@@ -13,7 +13,7 @@ import pytest
 from tiny_gguf import write_embedding_model, write_file, write_model, write_split, write_vocabulary
 
 from edgespec.errors import ModelFileError, ModelNotFoundError
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.names.local import LocalModel, local_model, local_models
 from edgespec.models.names.model_names import own_folders, short_name
@@ -75,7 +75,7 @@ def test_a_model_is_called_by_its_catalogue_name_or_by_its_file(home: Path) -> N
 
 def test_the_bundled_pair_comes_first_and_is_described() -> None:
     demo, draft = local_models()
-    with Model(BUNDLED / "target.gguf") as model:
+    with LlamaModel(BUNDLED / "target.gguf") as model:
         assert (demo.n_params, demo.n_ctx_train, demo.n_vocab) == (model.n_params, model.n_ctx_train, model.n_vocab)
         assert (demo.name, demo.architecture) == (model.header.metadata["general.name"], model.header.architecture)
     assert demo.size_bytes == (BUNDLED / "target.gguf").stat().st_size

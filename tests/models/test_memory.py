@@ -27,7 +27,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.kernels import have_exact_kernels, repacked_types
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.models.memory.estimate import Plan, bytes_per_token, estimate
 from edgespec.models.memory.fit import QUANT_BITS, largest_context, what_would_fit
@@ -306,7 +306,7 @@ def test_repacked_weights_are_those_that_llama_cpp_reports(
     tmp_path: Path, home: Path, architecture: str, kind: str
 ) -> None:
     path = write_model(tmp_path / "tiny.gguf", architecture, type=kind, width=256)
-    with log_lines() as lines, Model(path, use_extra_bufts=extra_buffers_work(path, print)) as model:
+    with log_lines() as lines, LlamaModel(path, use_extra_bufts=extra_buffers_work(path, print)) as model:
         types = repacked_types() if model.fingerprint["extra_buffers"] else frozenset[str]()
     found = 0.0
     for line in lines:
@@ -371,7 +371,7 @@ def test_weights_are_copied_where_huge_pages_are_and_half_of_the_memory_stays_fr
 def test_copied_weights_are_the_mapped_ones(tmp_path: Path) -> None:
     rows = []
     for copied in (False, True):
-        with log_lines() as lines, Model(DEMO, use_extra_bufts=False, copied=copied) as model:
+        with log_lines() as lines, LlamaModel(DEMO, use_extra_bufts=False, copied=copied) as model:
             context = Context(model, ContextParams(n_ctx=64, threads=1))
             context.decode([5, 6, 7], range(3), [(0,)] * 3, [False, False, True])
             rows.append(context.logits(2).copy())

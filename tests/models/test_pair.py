@@ -26,7 +26,7 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model, described
+from edgespec.llama.model import LlamaModel, described
 from edgespec.llama.quantize import quantize
 from edgespec.models.names.local import LocalModel, local_model, local_models
 from edgespec.models.names.spec import resolve
@@ -76,7 +76,7 @@ def verdict(target: Path, draft: Path) -> PairVerdict:
 
 def agrees_with_the_vocabularies(found: PairVerdict, target: Path, draft: Path) -> None:
     if found.reasons:
-        with Model.load_vocabulary(target) as ours, Model.load_vocabulary(draft) as theirs:
+        with LlamaModel.load_vocabulary(target) as ours, LlamaModel.load_vocabulary(draft) as theirs:
             assert found.overlap == Translation.between(ours, theirs).overlap
 
 
@@ -174,7 +174,7 @@ def test_tokens_stand_for_what_llama_says(tmp_path: Path, architecture: str, tok
         said = {key: value for key, value in metadata.items() if key.removeprefix("tokenizer.ggml.") not in unsaid}
         file = write_file(tmp_path / "vocabulary.gguf", said, {})
         told = Vocabulary.of(read_header(file))
-        with Model.load_vocabulary(file) as model:
+        with LlamaModel.load_vocabulary(file) as model:
             assert (told.bos, told.eos, told.adds_bos) == (model.bos, model.eos, model.adds_bos)
             assert told.pieces() == list(_pieces(model))
 
@@ -199,7 +199,7 @@ def test_who_can_draft_and_who_can_be_drafted_for_is_known_by_the_architecture(
     tmp_path: Path, architecture: str
 ) -> None:
     other, usual = write_model(tmp_path / "other.gguf", architecture), write_model(tmp_path / "usual.gguf", "llama")
-    with Model(other) as model, Context(model, ContextParams(n_ctx=64, rollback=3)) as context:
+    with LlamaModel(other) as model, Context(model, ContextParams(n_ctx=64, rollback=3)) as context:
         as_draft, as_target = verdict(usual, other), verdict(other, usual)
         why = f"the state of a {architecture} model cannot be rolled back"
         assert (why in as_draft.reasons) == (as_draft.verdict == "no") == (not model.can_roll_back)
@@ -221,14 +221,14 @@ def test_a_draft_that_cannot_roll_back_is_refused_for_the_reason_given(tmp_path:
 def test_a_model_is_described_by_its_own_size(tmp_path: Path) -> None:
     for n_layers in (2, 30):  # llama.cpp treats every llama of 30 layers as a model of 256M
         header = check_model(write_model(tmp_path / "model.gguf", "llama", n_layers=n_layers, type="Q8_0"))
-        with Model(header) as model:
+        with LlamaModel(header) as model:
             assert described(model.header) == f"llama {count_of(header.n_params)} Q8_0"
 
 
 @pytest.mark.parametrize("architecture", [*ARCHITECTURES, *HYBRID])
 def test_sizes_are_counted_as_when_loaded(tmp_path: Path, architecture: str) -> None:
     header = check_model(write_model(tmp_path / "model.gguf", architecture))
-    with Model(header) as model:
+    with LlamaModel(header) as model:
         assert header.n_params == model.n_params
         assert header.number("block_count") == model.n_layer  # which determines the cache
 

@@ -18,14 +18,14 @@ from edgespec.gguf_file.head_check import check_draft_file, read_ids
 from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.gguf_file.weights import read_rows
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.pair.trim import trim, trim_head
 
 TEXT = "def return self.x for the class in print(1): naïve 東京\n"
 
 
 def ids_of(model: Path, text: str) -> list[int]:
-    with Model.load_vocabulary(model) as vocabulary:
+    with LlamaModel.load_vocabulary(model) as vocabulary:
         return vocabulary.tokenize(text)
 
 
@@ -45,7 +45,7 @@ def test_frequent_tokens_are_kept_and_every_text_can_be_spelled(model: Path, tmp
     n_vocab = read_header(model).n_vocab
     path = trimmed(model, tmp_path / "t.gguf", n_vocab - 20, ids_of(model, " return self"))
     header = check_model(path)
-    with Model.load_vocabulary(model) as whole, Model.load_vocabulary(path) as part:
+    with LlamaModel.load_vocabulary(model) as whole, LlamaModel.load_vocabulary(path) as part:
         assert part.n_vocab == n_vocab - 20
         texts = {whole.token_bytes(id) for id in whole.tokenize(" return self")}
         assert texts <= {part.token_bytes(id) for id in range(part.n_vocab)}

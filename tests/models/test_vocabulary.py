@@ -16,7 +16,7 @@ from edgespec.core.verify import VerifyRule
 from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import PairError
 from edgespec.gguf_file.model_check import check_model
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.pair.check import MAX_PADDING, check_pair, vocabulary_difference
 
 EXACT: dict[str, Any] = {"threads": 1, "cache_type_k": "f32", "cache_type_v": "f32"}
@@ -80,7 +80,7 @@ def test_another_kind_of_vocabulary_is_reported_with_all_that_differs(tmp_path: 
 def test_the_first_token_that_differs_is_named_on_both_sides(tmp_path: Path) -> None:
     target = write(tmp_path / "target.gguf", changed={250: "gnu", 200: "emu"})
     draft = write(tmp_path / "draft.gguf", changed={250: "yak"})
-    with Model(target) as model:
+    with LlamaModel(target) as model:
         usual = model_metadata("llama")["tokenizer.ggml.tokens"]
         assert isinstance(usual, list)
         assert model.token_bytes(200) == b"emu"

@@ -17,8 +17,8 @@ from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Results
 from edgespec.cancel import CancelFlag
 from edgespec.errors import LostError, UsageError
-from edgespec.model import fleet as module
-from edgespec.model.fleet import Fleet
+from edgespec.llm import fleet as module
+from edgespec.llm.fleet import Fleet
 from edgespec.remote.model import RemoteModel, token_bytes
 from edgespec.requests.openai import TokenBytes
 from edgespec.runtime.worker import Worker

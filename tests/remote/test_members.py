@@ -11,10 +11,10 @@ import pytest
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, LostError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.model import fleet as module
-from edgespec.model.fleet import Arrived, Fleet
-from edgespec.model.info import ModelInfo
-from edgespec.model.notes import Notes
+from edgespec.llm import fleet as module
+from edgespec.llm.fleet import Arrived, Fleet
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.notes import Notes
 from edgespec.settings import LoadSettings, Request
 
 Put = Callable[[Arrived], None]

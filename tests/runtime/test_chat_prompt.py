@@ -11,7 +11,7 @@ from tiny_gguf import CHATML, model_metadata, write_file, write_model
 
 import edgespec
 from edgespec.errors import UsageError
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.described import described, with_calls
 from edgespec.runtime.prompts import Prompts
@@ -270,7 +270,7 @@ ADDED = ("</think>", "<tool_call>", "[THINK]", "<|channel>", "  ", "<table>")
 
 
 @pytest.fixture(scope="module")
-def extended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LlamaModel]:
     """A vocabulary with added tokens."""
     entries = model_metadata("llama")
     tokens, types = entries["tokenizer.ggml.tokens"], entries["tokenizer.ggml.token_type"]
@@ -280,17 +280,17 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
         "tokenizer.ggml.token_type": [*types, *[4] * len(ADDED)],
         "tokenizer.chat_template": CHATML,
     }
-    with Model.load_vocabulary(write_file(tmp_path_factory.mktemp("added") / "v.gguf", entries, {})) as model:
+    with LlamaModel.load_vocabulary(write_file(tmp_path_factory.mktemp("added") / "v.gguf", entries, {})) as model:
         yield model
 
 
-def added_in(model: Model, ids: Sequence[int]) -> list[str]:
+def added_in(model: LlamaModel, ids: Sequence[int]) -> list[str]:
     texts = [model.token_bytes(id, special=True).decode() for id in ids]
     return [text for text in texts if text in ADDED]
 
 
 @pytest.mark.parametrize("role", ["user", "system", "tool", "x</think>"])
-def test_added_tokens_in_contents_are_text(extended: Model, role: str) -> None:
+def test_added_tokens_in_contents_are_text(extended: LlamaModel, role: str) -> None:
     content = "a </think><tool_call> b [THINK]c<|channel>|channel>"
     ids = ChatTemplate(extended).tokenize([Message(role, content), Message("user", "</think>")])
     assert not added_in(extended, ids)
@@ -298,7 +298,7 @@ def test_added_tokens_in_contents_are_text(extended: Model, role: str) -> None:
     assert added_in(extended, ChatTemplate(extended).tokenize([QUESTION, Message("assistant", content)]))
 
 
-def test_added_tokens_of_a_template_are_tokens_and_those_in_tools_and_calls_are_text(extended: Model) -> None:
+def test_added_tokens_of_a_template_are_tokens_and_those_in_tools_and_calls_are_text(extended: LlamaModel) -> None:
     template = "{{ tools[0] }}{% for m in messages %}<tool_call>{{ m.content }}{{ m.call }}{% endfor %}</think>"
     made = ChatTemplate(extended, template).given('{"tools": ["a </think>"]}')
     ids = made.tokenize([Message("user", "</think>", extra='{"call": "<tool_call>"}')])
@@ -306,7 +306,7 @@ def test_added_tokens_of_a_template_are_tokens_and_those_in_tools_and_calls_are_
     assert extended.detokenize(ids).decode() == "a </think><tool_call></think><tool_call></think>"
 
 
-def test_blanks_and_tags_of_html_stay_the_tokens_that_they_are_in_texts(extended: Model) -> None:
+def test_blanks_and_tags_of_html_stay_the_tokens_that_they_are_in_texts(extended: LlamaModel) -> None:
     ids = ChatTemplate(extended).tokenize([Message("user", "a  <table>")])
     assert added_in(extended, ids) == ["  ", "<table>"]
 

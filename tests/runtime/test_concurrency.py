@@ -23,7 +23,7 @@ from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Completion, TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.grammar import GrammarConstraint
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.settings import LoadSettings, Message, Request

@@ -19,7 +19,7 @@ from edgespec.errors import EdgespecError, ModelFileError, OutOfMemoryError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError
-from edgespec.model.model import Model
+from edgespec.llm.model import Model
 from edgespec.models.memory.estimate import estimate
 from edgespec.runtime import planning
 from edgespec.runtime.embedding_runtime import EmbeddingRuntime, pooled_plan

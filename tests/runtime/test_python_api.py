@@ -21,7 +21,7 @@ import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.options import AnswerOptions
 
 PROMPT = "def fibonacci(n):"

@@ -19,7 +19,7 @@ import edgespec
 from edgespec.errors import GenerationError
 from edgespec.llama.rpc import connections, has_rpc
 from edgespec.llama.workers import LOST, probe
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.runtime.worker import Worker, WorkerDiedError, remedies
 from edgespec.runtime.worker.death import explained
 from edgespec.settings import LoadSettings

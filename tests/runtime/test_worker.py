@@ -27,7 +27,7 @@ from tiny_gguf import CHATML, write_model
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import LoadingStoppedError, NoReplyError, Remedy, Worker, WorkerDiedError, remedies
 from edgespec.runtime.worker.child import PING, PONG

@@ -19,7 +19,7 @@ from edgespec.gguf_file.header import read_header
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
@@ -34,7 +34,7 @@ def greedy(path: Path) -> tuple[list[list[int]], LogProbabilities]:
     """Return the ids of each prompt's answer, and the distribution of each id, float64[prompts x N, V]."""
     texts, rows = [], []
     exact: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off"}
-    with Model(path) as model, Context(model, ContextParams(n_ctx=512, threads=1, **exact)) as context:
+    with LlamaModel(path) as model, Context(model, ContextParams(n_ctx=512, threads=1, **exact)) as context:
         for prompt in PROMPTS:
             context.forget(0)
             pending, answer = model.tokenize(prompt, add_special=True), list[int]()

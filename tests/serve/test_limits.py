@@ -15,7 +15,7 @@ import psutil
 import pytest
 from serving import Serving, serving
 
-from edgespec.model.stream import AsyncEvents, Reader, Stream
+from edgespec.llm.stream import AsyncEvents, Reader, Stream
 from edgespec.requests.bad_input import BadInputError
 from edgespec.requests.fields import Fields
 from edgespec.requests.messages import chat_messages
@@ -166,7 +166,7 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
 
 @pytest.mark.long
 def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edgespec.model.stream.MOST_UNREAD", 100)
+    monkeypatch.setattr("edgespec.llm.stream.MOST_UNREAD", 100)
     streams, read = list[Stream](), Reader.read
 
     def noted(reader: Reader, stream: Stream) -> AsyncEvents:

@@ -22,7 +22,7 @@ from serve_program import program
 from tiny_encoder import write_encoder
 
 from edgespec.cli.commands.serve import _example
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.models.names.spec import resolve
 
 posix = pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")

@@ -10,7 +10,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, Part, ToolCall
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
-from edgespec.model.model import Model
+from edgespec.llm.model import Model
 from edgespec.settings import Request
 
 SCHEMAS: dict[str, Any] = {

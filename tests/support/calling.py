@@ -12,9 +12,9 @@ from typing import Any
 from tiny_gguf import write_model
 
 from edgespec.cancel import CancelFlag
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import Model
-from edgespec.model.stream import Answer
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import Model
+from edgespec.llm.stream import Answer
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Request
 from edgespec.tools.config import ServerConfig

@@ -18,7 +18,7 @@ from edgespec.llama.block_context import BlockContext
 from edgespec.llama.context import Context, PooledContext
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.memory.estimate import Estimate, Plan
 
 TOLERANCE, LARGE = 0.1, 0.1
@@ -50,7 +50,7 @@ def reported(path: Path, settings: dict[str, Any]) -> Sizes:
     """What llama.cpp reports of a model and a context with these settings."""
     with (
         log_lines() as lines,
-        Model(path, gpu_layers=0, use_extra_bufts=False) as model,
+        LlamaModel(path, gpu_layers=0, use_extra_bufts=False) as model,
         Context(model, ContextParams(threads=1, **settings)) as context,
     ):
         return _buffers(lines, context)
@@ -61,8 +61,8 @@ def reported_of_head(plan: Plan) -> Sizes:
     opened = plan.draft or plan.of_block
     of_blocks: dict[str, Any] = {} if plan.draft else {"blocks": opened.blocks}
     with (
-        Model(plan.header, use_extra_bufts=False, with_mtp=plan.mtp) as model,
-        Model(plan.draft.header if plan.draft else plan.header, use_extra_bufts=False) as head,
+        LlamaModel(plan.header, use_extra_bufts=False, with_mtp=plan.mtp) as model,
+        LlamaModel(plan.draft.header if plan.draft else plan.header, use_extra_bufts=False) as head,
         Context(model, replace(plan, threads=1)) as target,
         log_lines() as lines,
         (BlockContext if head.header.architecture == "dflash" else HeadContext)(
@@ -76,7 +76,7 @@ def reported_of_texts(plan: Plan) -> Sizes:
     """What llama.cpp reports of a model and a context for texts."""
     with (
         log_lines() as lines,
-        Model(plan.header, gpu_layers=0, use_extra_bufts=False) as model,
+        LlamaModel(plan.header, gpu_layers=0, use_extra_bufts=False) as model,
         PooledContext(model, replace(plan, threads=1)) as context,
     ):
         return _buffers(lines, context)

@@ -15,10 +15,10 @@ from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import FinishReason, TokenEvent
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import DraftingOptions, Model
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import DraftingOptions, Model
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Loop, Stream
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 
 ANSWER = "The quick brown fox jumps over the lazy dog."

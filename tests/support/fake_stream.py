@@ -9,10 +9,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.events import FinishReason, TokenEvent
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import Model
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import Model
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.worker import WorkerDiedError
 from edgespec.settings import LoadSettings, Request
 

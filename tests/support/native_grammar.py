@@ -9,7 +9,7 @@ import llama_cpp
 import numpy as np
 from numpy.typing import NDArray
 
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 
 _TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 
@@ -17,7 +17,7 @@ _TOKEN = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 class NativeGrammar:
     """A grammar in GBNF that llama.cpp parses and follows. Raises ValueError for one that it refuses."""
 
-    def __init__(self, model: Model, grammar: str) -> None:
+    def __init__(self, model: LlamaModel, grammar: str) -> None:
         self._n_vocab = model.n_vocab
         self._sampler = llama_cpp.llama_sampler_init_grammar(model.vocabulary_handle, grammar.encode(), b"root")
         if not self._sampler:

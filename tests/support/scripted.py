@@ -11,10 +11,10 @@ from tiny_gguf import model_metadata, write_file
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.llama.template import ChatTemplate
-from edgespec.model.info import ModelInfo
-from edgespec.model.notes import Notes
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.notes import Notes
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.template_dialect import TemplateDialects
 from edgespec.settings import LoadSettings, Request
@@ -70,7 +70,7 @@ class ScriptedWorker:
 
     def __init__(self, path: Path, say: Callable[[Request], str]) -> None:
         self.settings, self.notes, self._say = LoadSettings(str(path)), Notes(), say
-        self._model = Model.load_vocabulary(path)
+        self._model = LlamaModel.load_vocabulary(path)
         self._template = ChatTemplate(self._model, style_of=TemplateDialects(self._model).of)
         self._prompts = Prompts(self._model, self._template, N_CTX, self.notes.add)
         self.prompts: list[str] = []
@@ -88,8 +88,8 @@ class ScriptedWorker:
             switches_thinking=True,
         )
 
-    def open_vocabulary(self) -> Model:
-        return Model.load_vocabulary(self.settings.model)
+    def open_vocabulary(self) -> LlamaModel:
+        return LlamaModel.load_vocabulary(self.settings.model)
 
     def within(self, seconds: float) -> ScriptedWorker:
         return self

@@ -27,7 +27,7 @@ from edgespec.llama.block_context import BlockContext  # noqa: E402
 from edgespec.llama.context import Context  # noqa: E402
 from edgespec.llama.context_params import ContextParams  # noqa: E402
 from edgespec.llama.head_context import HeadContext  # noqa: E402
-from edgespec.llama.model import Model  # noqa: E402
+from edgespec.llama.model import LlamaModel  # noqa: E402
 from edgespec.runtime.drafting import network_drafter  # noqa: E402
 from edgespec.training.batches import Batch  # noqa: E402
 from edgespec.training.dflash import DFlash  # noqa: E402
@@ -70,13 +70,13 @@ def a_batch(tokens: list[int], n_anchors: int, **given: Any) -> Batch:
     return Batch(normalisers=missing, best=missing[..., 0], **known, **values)
 
 
-def difference(path: Path, shape: Eagle3, model: Model) -> float:
+def difference(path: Path, shape: Eagle3, model: LlamaModel) -> float:
     """How far llama.cpp's logits of a head are from PyTorch's, as a share of their standard deviation: of drafts of one
     token at each place of a text, and of the second token at its end."""
     n = len(TOKENS)
     with (
         Context(model, ContextParams(n_ctx=n + 8, max_outputs=n, threads=1)) as target,
-        Model(path) as loaded,
+        LlamaModel(path) as loaded,
         HeadContext(
             loaded, target, ContextParams(threads=1, n_ctx=HEAD_BATCH, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH)
         ) as head,
@@ -103,7 +103,7 @@ def test_llama_cpp_computes_what_pytorch_does(target: Path, tmp_path: Path, type
     shape, weights = head(read_header(target))
     path = tmp_path / "head.gguf"
     write_head(path, shape, weights, VOCABULARY, read_header(target), LAYERS, type, ABOUT)
-    with Model(target) as model:
+    with LlamaModel(target) as model:
         assert difference(path, shape, model) < most
 
 
@@ -126,9 +126,9 @@ def test_a_block_of_llama_cpp_is_what_pytorch_computes(
     write_head(path, shape, weights | zeros, VOCABULARY, header, LAYERS, type, ABOUT)
     params = ContextParams(n_ctx=HEAD_BATCH, n_batch=HEAD_BATCH, max_outputs=HEAD_BATCH, threads=1)
     with (
-        Model(target) as model,
+        LlamaModel(target) as model,
         Context(model, ContextParams(n_ctx=n, max_outputs=n, threads=1)) as context,
-        Model(check_draft_file(path).path) as loaded,
+        LlamaModel(check_draft_file(path).path) as loaded,
         BlockContext(loaded, context, params) as head,
     ):
         context.watch_layers(head.reads)
@@ -161,7 +161,7 @@ def test_an_eagle1_head_reads_the_final_state_of_any_target(tmp_path: Path, arch
     target, path = write_model(tmp_path / "target.gguf", architecture, n_layers=4), tmp_path / "head.gguf"
     shape, weights = head(read_header(target), "eagle1")
     write_head(path, shape, weights, VOCABULARY, read_header(target), (), "Q8_0", ABOUT)
-    with Model(target) as model:
+    with LlamaModel(target) as model:
         assert difference(path, shape, model) < 0.04
     header = read_header(path)
     assert (header.architecture, header.metadata["edgespec.head.reads"]) == ("eagle3", "final_state")
@@ -177,7 +177,7 @@ def test_networks_draft_what_pytorch_predicts(target: Path, tmp_path: Path, kind
     write_head(path, shape, weights, VOCABULARY, header, (), "Q8_0", ABOUT)
     sampler = Sampler(SamplingSettings(temperature=0), 0, 0, header.n_vocab)
     text, state = Text([7, 100], sampler=sampler), np.random.default_rng(5).standard_normal((1, 64)).astype(np.float32)
-    with Model(target) as model:
+    with LlamaModel(target) as model:
         drafter = network_drafter(check_draft_file(path), model, 1, Successors(header.n_vocab))
     drafter.begin(text)
     drafter.read(text, 0, {FINAL_STATE: state})

@@ -42,7 +42,7 @@ from edgespec.errors import EdgespecError, FailedRowsError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.chat_templates import chat_templates
 from edgespec.gguf_file.model_check import check_model
-from edgespec.model.fleet import Fleet
+from edgespec.llm.fleet import Fleet
 from edgespec.models.names.spec import resolve
 from edgespec.models.text_facts import text_facts
 from edgespec.requests.openai import TokenBytes
@@ -53,7 +53,7 @@ from edgespec.text.figures import counted
 from edgespec.validation import check_load_settings, check_rule
 
 if TYPE_CHECKING:
-    from edgespec.llama.model import Model
+    from edgespec.llama.model import LlamaModel
 
 SHOWN_S = 0.25  # how often progress is shown
 CACHE_RAM = 256  # MiB; enough, since slots keep the common beginning of rows
@@ -211,10 +211,10 @@ def _token_bytes(path: Path) -> TokenBytes:
     """Return a function for the bytes of a token. Its first call opens the model without its weights."""
 
     @cache
-    def vocabulary() -> Model:
-        from edgespec.llama.model import Model
+    def vocabulary() -> LlamaModel:
+        from edgespec.llama.model import LlamaModel
 
-        return Model.load_vocabulary(path)
+        return LlamaModel.load_vocabulary(path)
 
     return lambda token: vocabulary().token_bytes(token, special=True)
 

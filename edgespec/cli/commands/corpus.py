@@ -39,7 +39,7 @@ def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | No
     """Build a corpus from UTF-8 files and folders."""
     from edgespec.datastore.corpus import build as make
     from edgespec.datastore.corpus import file_for, text_files
-    from edgespec.llama.model import Model
+    from edgespec.llama.model import LlamaModel
     from edgespec.models.names.spec import resolve
 
     output = Output(quiet=quiet)
@@ -47,7 +47,7 @@ def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | No
     with output.showing_progress():
         output.progress("looking for texts", 0)
         files = text_files(paths)
-        with Model.load_vocabulary(resolve(model).path) as vocabulary:
+        with LlamaModel.load_vocabulary(resolve(model).path) as vocabulary:
             path = file_for(out)
             about, left_out = make(files, vocabulary, path, output.progress)
     for reason in left_out[:SHOWN]:

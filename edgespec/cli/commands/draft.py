@@ -295,9 +295,9 @@ def _counts(target: Path, texts: Sequence[Path], call: Call) -> NDArray[np.int64
 
     from edgespec.datastore.answer_store import AnswerStore
     from edgespec.datastore.corpus import text_files
-    from edgespec.llama.model import Model
+    from edgespec.llama.model import LlamaModel
 
-    with Model.load_vocabulary(target) as model:
+    with LlamaModel.load_vocabulary(target) as model:
         counts = np.zeros(model.n_vocab, np.int64)
         for file in text_files(texts):
             with told_as(UsageError, f"{file} cannot be read"):

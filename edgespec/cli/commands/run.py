@@ -39,8 +39,8 @@ from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
-    from edgespec.model.model import Model
-    from edgespec.model.stream import Events
+    from edgespec.llm.model import Model
+    from edgespec.llm.stream import Events
     from edgespec.runtime.runtime import Runtime
     from edgespec.tools.toolbox import Toolbox
 

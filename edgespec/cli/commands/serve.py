@@ -34,7 +34,7 @@ from edgespec.cli.setup.server_file import Presence
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.extras import check_extra
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import AUTO_DRAFT, MAX_SEQUENCES, LoadSettings
 from edgespec.text.figures import counted

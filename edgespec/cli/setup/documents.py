@@ -11,7 +11,7 @@ from edgespec.text.figures import counted
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
-    from edgespec.model.model import Model
+    from edgespec.llm.model import Model
     from edgespec.settings import Request
 
 

@@ -8,8 +8,8 @@ from functools import partial
 from edgespec.cancel import CancelFlag
 from edgespec.cli.terminal.output import Output
 from edgespec.events import PROGRESS
-from edgespec.model.fleet import Fleet, Member, Recruits
-from edgespec.model.model import Model
+from edgespec.llm.fleet import Fleet, Member, Recruits
+from edgespec.llm.model import Model
 from edgespec.runtime.worker import Worker
 from edgespec.runtime.worker.restarted import RestartedWorker
 from edgespec.settings import LoadSettings, Request

@@ -23,7 +23,7 @@ from edgespec import __version__
 from edgespec.core.setting import facts_of
 from edgespec.files.optional_files import optional
 from edgespec.files.paths import file_facts, state_dir
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.models.names.spec import resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
 

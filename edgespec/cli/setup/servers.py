@@ -21,7 +21,7 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 if TYPE_CHECKING:
     from edgespec.events import Progress
-    from edgespec.model.fleet import Fleet
+    from edgespec.llm.fleet import Fleet
     from edgespec.remote.model import RemoteModel
 
 VARIABLE = "EDGESPEC_API_KEY"

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any, Unpack
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.events import Progress
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import DraftingOptions, Model, drafting_changes
-from edgespec.model.notes import Notes
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import DraftingOptions, Model, drafting_changes
+from edgespec.llm.notes import Notes
 from edgespec.runtime.worker.death import LoadingStoppedError, NoReplyError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.pipes import Pipes
 from edgespec.settings import LoadSettings, Request
 
 if TYPE_CHECKING:
-    from edgespec.llama.model import Model as NativeModel
+    from edgespec.llama.model import LlamaModel
 
 __all__ = ["LoadingStoppedError", "NoReplyError", "Remedy", "Worker", "WorkerDiedError", "remedies"]
 
@@ -94,11 +94,11 @@ class Worker(Model):
         """Return the number of tokens of a prompt, which may be more than the context holds. Raises UsageError."""
         return int(self.call("prompts.n_tokens", request))
 
-    def open_vocabulary(self) -> NativeModel:
+    def open_vocabulary(self) -> LlamaModel:
         """Open the model without its weights in this process, for questions that must not wait for the worker."""
-        from edgespec.llama.model import Model
+        from edgespec.llama.model import LlamaModel
 
-        return Model.load_vocabulary(self.info.model)
+        return LlamaModel.load_vocabulary(self.info.model)
 
     def slots(self) -> list[dict[str, Any]]:
         """Return the contents and the work of each slot, as plain data."""

@@ -30,8 +30,8 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError, for_users
 from edgespec.events import TokenEvent
 from edgespec.files.unfinished import remove_unfinished
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Event, Stream
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Event, Stream
 from edgespec.settings import Inputs, LoadSettings, Request
 
 if TYPE_CHECKING:

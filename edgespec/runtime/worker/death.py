@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from edgespec.errors import EdgespecError, GenerationError, LostError, OutOfMemoryError
 from edgespec.llama.device_lost import GPU_FAILED, GPU_HINT
 from edgespec.llama.workers import LOST, LOST_HINT
-from edgespec.model.info import ModelInfo
+from edgespec.llm.info import ModelInfo
 from edgespec.settings import LoadSettings
 
 LEAST_CTX = 512  # tokens: less is no conversation

@@ -27,8 +27,8 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError
 from edgespec.events import Progress, TokenEvent
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.worker.child import (
     ADD,
     CALL,

@@ -12,10 +12,10 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError, LostError, for_users
 from edgespec.events import TokenEvent
-from edgespec.model.fleet import Put
-from edgespec.model.info import ModelInfo
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Stream
+from edgespec.llm.fleet import Put
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Stream
 from edgespec.runtime.worker import Worker
 from edgespec.runtime.worker.death import lost_workers
 from edgespec.settings import LoadSettings, Request

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 
 
@@ -13,6 +13,6 @@ from edgespec.models.names.spec import resolve
 @click.argument("text")
 def pieces(model: str, text: str) -> None:
     """Show the tokens of TEXT in the vocabulary of MODEL."""
-    with Model.load_vocabulary(resolve(model).path) as vocabulary:
+    with LlamaModel.load_vocabulary(resolve(model).path) as vocabulary:
         for token in vocabulary.tokenize(text):
             click.echo(f"{token:>7}  {vocabulary.token_bytes(token)!r}")

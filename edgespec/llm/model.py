@@ -12,9 +12,9 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError
-from edgespec.model.info import ModelInfo
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Answer, Events, Loop, Stream
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Answer, Events, Loop, Stream
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 
 IDLE_S = 0.005  # between two looks for a request while no answer is open

@@ -18,10 +18,10 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, LostError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.model.info import ModelInfo
-from edgespec.model.model import Model
-from edgespec.model.notes import Notes
-from edgespec.model.stream import Loop, Stream
+from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import Model
+from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Loop, Stream
 from edgespec.settings import LoadSettings, Request
 
 POLL_S = 0.03  # how long a cancel may go unnoticed
