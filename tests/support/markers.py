@@ -11,7 +11,7 @@ from typing import Any
 
 CALLS = {
     "edgespec.runtime.runtime.load": "native",
-    "edgespec.llama.model.Model": "native",
+    "edgespec.llama.model.LlamaModel": "native",
     "edgespec.llama.quantize.quantize": "native",
     "edgespec.bench.comparison.run_comparison": "native",
     "edgespec.bench.targets.make_quant": "native",
