@@ -174,6 +174,7 @@ def test_bad_rows_do_not_pile_up() -> None:
     assert len(list(finished)) == 10 * MOST_WAITING - 1
 
 
+@pytest.mark.slow
 def test_results_do_not_wait_for_a_row_that_is_still_to_come() -> None:
     came: list[Any] = []
 
@@ -230,6 +231,7 @@ def test_order_is_kept_across_deaths() -> None:
     assert ids(results(restarted(engine), rows, ordered=True)) == list(range(11))
 
 
+@pytest.mark.slow
 def test_an_engine_that_dies_again_and_again_is_given_up() -> None:
     engine = FakeStream(8)
     running = job(restarted(engine), [row(number, "kills") for number in range(20)]).run()
@@ -245,6 +247,7 @@ def test_some_neighbours_that_kill_the_engine_do_not_stop_the_others() -> None:
     assert len(found) == 40
 
 
+@pytest.mark.slow
 def test_deaths_with_answers_in_between_are_not_counted_together() -> None:
     engine = FakeStream(1)
     rows = [row(number, "kills" if number % 2 else "go") for number in range(20)]

@@ -62,6 +62,7 @@ def modes_of(found: Tuned) -> dict[str, list[str]]:
 # --- what is measured -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_each_head_is_measured_alone_with_the_others_and_with_fixed_lengths(folder: Path) -> None:
     write_hydra(folder / "b-head.gguf")
     found = tuned(folder / "target.gguf", temperature=0.8)
@@ -84,6 +85,7 @@ def test_each_head_is_measured_alone_with_the_others_and_with_fixed_lengths(fold
     assert facts["candidates"][0]["figures"][0]["speedup"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_block_in_the_file_of_the_model_is_measured(tmp_path: Path, home: Path) -> None:
     found = tuned(write_mtp(tmp_path / "model.gguf", knows_bigrams=True))
     assert modes_of(found)[""] == [
@@ -124,6 +126,7 @@ def test_what_a_start_without_options_uses_is_measured_too(folder: Path) -> None
     assert current_mode(LoadSettings(str(target.path)), target, None)[1] == Mode(f"{SUFFIX},eagle3")
 
 
+@pytest.mark.slow
 def test_without_any_draft_the_drafters_without_weights_are_compared(tmp_path: Path, home: Path) -> None:
     found = tuned(write_model(tmp_path / "x.gguf", "llama"))
     assert modes_of(found) == {
@@ -162,6 +165,7 @@ def test_a_target_that_fails_to_load_is_an_error(folder: Path) -> None:
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_stopped_at_the_second_head_it_keeps_the_first(folder: Path) -> None:
     write_hydra(folder / "b-head.gguf")
     cancel, told = CancelFlag(), list[str]()

@@ -49,6 +49,7 @@ def test_a_model_comes_with_its_draft(hub: FakeHub) -> None:
     assert "demo-Q8_0.gguf" in done.notes[0]
 
 
+@pytest.mark.slow
 def test_a_draft_that_cannot_come_is_left_out(hub: FakeHub) -> None:
     del hub.repositories["owner/draft-GGUF"]
     done = over(Downloads().add(LoadSettings("demo-pair")))

@@ -326,6 +326,7 @@ def functions_of(file: Path) -> Iterator[ast.FunctionDef]:
             yield node
 
 
+@pytest.mark.slow
 def test_each_other_option_is_used_by_its_command() -> None:
     """Some commands take their options as parameters. Others read them by name, as do the functions that they share."""
     shared = [*(CLI / "setup").glob("*.py"), CLI / "plain_chat.py"]

@@ -10,6 +10,7 @@ RUNS = [(curve, text, disturbance, saved)
         for curve in CURVES for text in TEXTS for disturbance in DISTURBANCES for saved in SAVED]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [pytest.param(n, marks=[pytest.mark.long] if n else []) for n in range(13)])
 def test_no_disturbance_makes_drafting_slower_than_plain_decoding(first: int) -> None:
     for curve, text, disturbance, saved in RUNS[first::13]:

@@ -140,6 +140,7 @@ def test_a_damaged_table_is_begun_anew(model: Header, damage: str, monkeypatch: 
     assert opened(model)[1].get(3, 4) is not None
 
 
+@pytest.mark.slow
 def test_no_damaged_byte_is_an_error(model: Header) -> None:
     save(model, (1, 2))
     [file] = successor_store.store().folder.glob(f"*{SUFFIX}")

@@ -127,6 +127,7 @@ def test_a_begun_answer_continues_the_prompt() -> None:
     assert dialect.continued("<assistant><think>\n", "So") == "</think>\n\nSo"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", ["", "{{ messages[0].content }}", "{% for %}", "{{ 1 / 0 }}", "{{ 'x' * 10**9 }}"])
 def test_a_template_that_shows_nothing_has_the_usual_dialect(template: str) -> None:
     dialect = dialect_of(template)

@@ -45,6 +45,7 @@ def test_calibration_follows_a_text_that_changes() -> None:
     assert calibration.probability(0.5) < 0.3
 
 
+@pytest.mark.slow
 @given(st.floats(1e-6, 1 - 1e-6), st.lists(st.tuples(st.floats(1e-6, 1 - 1e-6), st.booleans()), max_size=30))
 def test_it_stays_a_probability(raw: float, seen: list[tuple[float, bool]]) -> None:
     calibration = Calibration()

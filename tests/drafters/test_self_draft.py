@@ -54,6 +54,7 @@ def test_layers_that_do_not_exist_are_refused(tmp_path: Path, layers: int) -> No
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_not_said_to_be_a_fault_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

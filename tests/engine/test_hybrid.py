@@ -73,6 +73,7 @@ def test_what_hangs_below_a_node_lies_right_behind_it(a: Draft, b: Draft, n: int
         open_nodes = [*open_nodes[: open_nodes.index(parent) + 1], node]
 
 
+@pytest.mark.slow
 @given(trees(), st.integers(1, 4))
 def test_within_fewer_leaves_is_what_reaches_farthest(draft: Draft, leaves: int) -> None:
     fewer = draft.within(leaves)

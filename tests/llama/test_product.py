@@ -18,6 +18,7 @@ def test_a_product_is_that_of_numpy_but_for_rounding(shape: tuple[int, int]) -> 
     assert np.abs(second - matrix @ vectors[1]).max() < 0.03 * np.abs(matrix).sum(axis=1).max()
 
 
+@pytest.mark.slow
 def test_matrices_are_independent_and_freed() -> None:
     processor = Processor(1)
     products = [Product.of(np.full((4, 32), value, np.float32), processor) for value in (1.0, 2.0)]

@@ -121,6 +121,7 @@ def test_the_projector_of_another_model_is_refused(tmp_path: Path) -> None:
         Projector(wide, model, threads=1)
 
 
+@pytest.mark.slow
 def test_a_projector_that_crashes_ends_a_child(tmp_path: Path) -> None:
     path = write_seeing(tmp_path, "llama")
     try_projector(path.with_name("mmproj-F32.gguf"), path)

@@ -192,6 +192,7 @@ def test_a_trial_that_exceeds_a_limit_is_ended_and_says_at_what(
     assert raised.value.hint
 
 
+@pytest.mark.slow
 def test_a_large_file_that_is_mapped_is_not_counted(
     make_build: MakeBuild, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -384,6 +384,7 @@ def test_the_token_goes_to_the_hub_and_to_no_other_host(hub: FakeHub, monkeypatc
 # --- several at once, and stopping ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_of_two_that_fetch_one_file_the_second_waits_and_finds_it_done(hub: FakeHub) -> None:
     hub.faults.stall_after, hub.faults.stalls = 100_000, 1
     said: list[str] = []

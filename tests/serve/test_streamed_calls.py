@@ -233,6 +233,7 @@ def test_arguments_are_sent_while_they_arrive() -> None:
         assert (kinds.count("content_block_delta") > 2) is eager
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=5), st.recursive(st.text(max_size=9), st.lists)), st.integers(1, 9), st.data())
 def test_members_are_complete_and_those_of_a_cut_object_are_an_object(
     value: dict[str, Any], size: int, data: st.DataObject

@@ -17,6 +17,7 @@ CALLS = {
     "edgespec.bench.targets.make_quant": "native",
     "edgespec.runtime.runtime.Runtime": "native",
     "edgespec.runtime.worker.Worker": "native",
+    "edgespec.runtime.embedding_runtime.EmbeddingRuntime": "native",
     "fake_index.FakeIndex": "native",  # the model that it offers is converted
     "cli_program.environment": "cli",
     "cli_program.edgespec": "cli",

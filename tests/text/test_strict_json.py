@@ -17,6 +17,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES, st.booleans())
 def test_json_is_one_line_for_every_program(value: Any, is_compact: bool) -> None:
     line = json_line(value, is_compact=is_compact)
