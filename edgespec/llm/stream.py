@@ -381,7 +381,8 @@ class AsyncEvents:
             events.append((0, error))
         if self.stream.is_over:
             if self.stream.is_closed:  # by the model, while answers were open
-                events.append((0, self._reader.loop.closed_error()))
+                why = self._reader.loop.closed_error().line
+                events.append((0, GenerationError("the answer was broken off", why=why)))
             events.append(None)
             self.cancel()
         return events

@@ -14,10 +14,12 @@ from edgespec.events import TokenEvent
 from edgespec.llama.model import LlamaModel
 from edgespec.llama.template import ChatTemplate
 from edgespec.llm.info import ModelInfo
+from edgespec.llm.model import Model
 from edgespec.llm.notes import Notes
+from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.template_dialect import TemplateDialects
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import Inputs, LoadSettings, Request
 from edgespec.text.textstream import TextStream
 
 N_CTX = 1 << 17
@@ -34,46 +36,46 @@ def write_marked(path: Path, template: str, control: Sequence[str], added: Seque
     return write_file(path, metadata | {"tokenizer.chat_template": template}, {})
 
 
-class _Said:
-    """The events of one answer, which are all there from the beginning."""
+class _Script(Loop):
+    """Gives each request all events of its answer in the next turn."""
 
-    is_closed = False
+    def __init__(self) -> None:
+        super().__init__()
+        self._waiting: list[tuple[Stream, int, Sequence[TokenEvent]]] = []
 
-    def __init__(self, events: Sequence[tuple[int, TokenEvent]]) -> None:
-        self._events = [*events]
+    def add(self, stream: Stream, number: int, what: Sequence[TokenEvent], cancel: CancelFlag) -> None:
+        self._waiting.append((stream, number, what))
 
-    @property
-    def has_news(self) -> bool:
-        return True
+    def turn(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for stream, number, events in waiting:
+            for event in events:
+                stream.put(number, event)
 
-    @property
-    def is_over(self) -> bool:
-        return not self._events
-
-    def take(self) -> Iterator[tuple[int, TokenEvent]]:
-        while self._events:
-            yield self._events.pop(0)
-
-    def close(self) -> None:
-        self.is_closed = True
+    def settle(self) -> None:
+        self._waiting = [each for each in self._waiting if not each[0].is_closed]
 
 
-class ScriptedWorker:
+class ScriptedWorker(Model):
     """Has what a server needs of a `Worker`. `say` returns the text of the next answer, as the model writes it.
 
     Attributes:
         prompts: The prompts of the answers so far, with their marks.
     """
 
-    loop = None
     is_alive = True
+    room = 4
 
     def __init__(self, path: Path, say: Callable[[Request], str]) -> None:
-        self.settings, self.notes, self._say = LoadSettings(str(path)), Notes(), say
+        self._settings, self.notes, self.loop, self._say = LoadSettings(str(path)), Notes(), _Script(), say
         self._model = LlamaModel.load_vocabulary(path)
         self._template = ChatTemplate(self._model, style_of=TemplateDialects(self._model).of)
         self._prompts = Prompts(self._model, self._template, N_CTX, self.notes.add)
         self.prompts: list[str] = []
+
+    @property
+    def settings(self) -> LoadSettings:
+        return self._settings
 
     @property
     def info(self) -> ModelInfo:
@@ -94,19 +96,18 @@ class ScriptedWorker:
     def within(self, seconds: float) -> ScriptedWorker:
         return self
 
-    def render(self, request: Request) -> str:
-        return self._prompts.render(request)
+    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+        return getattr(self._prompts, name.removeprefix("prompts."))(*args, **keywords)
 
     def prompt_length(self, request: Request) -> int:
         return self._prompts.n_tokens(request)
 
-    def submit_all(self, requests: Sequence[Request], cancel: CancelFlag | None = None) -> _Said:
-        """Say the answer to the first request, a token at a time, after the prompt was made as the engine makes it."""
-        request = requests[0]
+    def prepared(self, request: Request | Inputs, cancel: CancelFlag | None = None) -> list[TokenEvent]:
+        """Make the prompt of a request as the engine makes it, and say the answer, a token at a time."""
+        assert isinstance(request, Request)
         prompt = self._prompts.of(request)
         self.prompts.append(self._model.detokenize(prompt.tokens, special=True).decode("utf-8", "replace"))
-        stats = Stats(prompt_tokens=len(prompt.tokens))
-        return _Said([(0, event) for event in self._events(request, prompt.stop, stats)])
+        return [*self._events(request, prompt.stop, Stats(prompt_tokens=len(prompt.tokens)))]
 
     def _events(self, request: Request, stop: Sequence[str], stats: Stats) -> Iterator[TokenEvent]:
         model, stream = self._model, TextStream((*request.stop, *stop))
