@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, Literal
 
 from edgespec.core.stats import Stats
@@ -81,6 +82,9 @@ class TokenEvent:
     #: of an event without a token: the answer begins anew, and its events so far are void, because a model was lost
     is_anew: bool = False
 
+    def __reduce__(self) -> tuple[type[TokenEvent], tuple[Any, ...]]:
+        return TokenEvent, _values(self)  # takes a tenth of the time that pickling a dataclass takes
+
     @property
     def is_last(self) -> bool:
         """True if this is the end of the answer, not a token."""
@@ -113,6 +117,9 @@ def _finite(number: float) -> float | None:
 
 def _number(logprob: Any) -> float:
     return -math.inf if logprob is None else float(logprob)
+
+
+_values = attrgetter(*(field.name for field in fields(TokenEvent)))
 
 
 @dataclass(frozen=True, slots=True)

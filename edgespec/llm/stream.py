@@ -146,6 +146,7 @@ class Stream(Closable):
     coroutine gets the error of any answer as an exception, also if the answer was cancelled.
 
     Attributes:
+        n_arrived: the number of events so far.
         open: the numbers of the answers that are not over.
     """
 
@@ -153,6 +154,7 @@ class Stream(Closable):
         self._loop, self._cancel, self._apart = loop, cancel or CancelFlag(), apart
         self._arrived: deque[Event] = deque()
         self._failure: EdgespecError | None = None
+        self.n_arrived = 0
         self.open: set[int] = set()
         self.is_closed = False
         loop.streams.add(self)
@@ -170,6 +172,7 @@ class Stream(Closable):
     def put(self, number: int, event: TokenEvent | EdgespecError) -> None:
         """Add an event of an answer (called by the loop). The last one is an error, or an event with `is_last`."""
         self._arrived.append((number, event))
+        self.n_arrived += 1
         if isinstance(event, EdgespecError) or event.is_last:
             self.open.discard(number)
 
@@ -184,6 +187,11 @@ class Stream(Closable):
     @property
     def stats(self) -> Stats:
         return self._loop.stats
+
+    @property
+    def n_unread(self) -> int:
+        """The number of events that have arrived and were not taken."""
+        return len(self._arrived)
 
     @property
     def has_news(self) -> bool:
@@ -278,7 +286,7 @@ def _events_of(stream: Stream) -> Iterator[TokenEvent]:
 
 
 class Reader:
-    """Reads the streams that coroutines of one event loop wait for. Its thread runs while one of them is open.
+    """Takes turns of a loop for the coroutines of one event loop, in a thread that runs while an answer is open.
 
     A stream whose coroutine takes no events is closed: its slot is of more use to others.
     """
@@ -300,27 +308,26 @@ class Reader:
         return events
 
     def forget(self, events: AsyncEvents) -> None:
-        """Deliver no more events of a stream."""
+        """Wait for no more events of a stream."""
         with self._lock:
             self._open.discard(events)
 
     @property
     def has_news(self) -> bool:
-        return any(events.stream.has_news for events in [*self._open])
+        return any(events.has_news for events in [*self._open])
 
     def _run(self) -> None:
         while (open := self._readable()) is not None:
             try:
-                if not self.has_news:
-                    self.loop.wait(self)
-                news = [(events, arrived) for events in open if (arrived := events.arrived())]
+                self.loop.wait(self)
+                news = [events for events in open if events.notice()]
             except Exception as error:  # it is not known which answer caused it: it ends all
-                news = [(events, [(0, for_users(error))]) for events in open]
+                news = open
                 for events in open:
-                    events.cancel()
+                    events.fail(for_users(error))
             try:
                 if news:
-                    self.event_loop.call_soon_threadsafe(self._deliver, news)
+                    self.event_loop.call_soon_threadsafe(self._wake, news)
             except RuntimeError:  # the event loop is closed
                 for events in open:
                     events.cancel()
@@ -331,69 +338,83 @@ class Reader:
             self._is_running = bool(self._open)
             return [*self._open] or None
 
-    def _deliver(self, news: Sequence[tuple[AsyncEvents, Sequence[Event | None]]]) -> None:
-        for events, arrived in news:
-            events.deliver(arrived)
+    def _wake(self, news: Sequence[AsyncEvents]) -> None:
+        for events in news:
+            events.wake()
 
 
 class AsyncEvents:
     """The events of a stream for one coroutine. Raises EdgespecError if one of the answers fails."""
 
     def __init__(self, reader: Reader, stream: Stream) -> None:
-        self._reader, self.stream = reader, stream
-        self._events: asyncio.Queue[Event | None] = asyncio.Queue()  # None: there are no more
-        self._taken_s = reader.event_loop.time()  # when an event was taken last, or there was none to take
+        self.stream, self._reader = stream, reader
+        self._arrival = asyncio.Event()
+        self._n_noticed = 0
+        self._unread_s: float | None = None  # since when there are events that the coroutine does not take
+        self._error: EdgespecError | None = None
         self._is_over = False
 
     def __aiter__(self) -> AsyncEvents:
         return self
 
     async def __anext__(self) -> tuple[int, TokenEvent]:
-        while not self._is_over:
-            arrived = await self._events.get()
-            self._taken_s = self._reader.event_loop.time()
-            if arrived is None:
-                break
-            number, event = arrived
-            if isinstance(event, TokenEvent):
-                if event.finish_reason == "error":  # the next event is the reason
-                    continue
-                if event.finish_reason != "cancelled":
-                    return number, event
-                event = GenerationError("the answer was broken off")
-            self._is_over = True
-            self.cancel()
-            raise event
-        self._is_over = True
+        try:
+            while not self.stream.is_over:
+                if self.stream.has_news and (arrived := next(self.stream.take(), None)) is not None:
+                    number, event = arrived
+                    self._unread_s = self._reader.event_loop.time() if self.stream.n_unread else None
+                    if isinstance(event, EdgespecError):
+                        raise event
+                    if event.finish_reason == "cancelled":
+                        raise GenerationError("the answer was broken off")
+                    if event.finish_reason != "error":  # the next event is the reason
+                        return number, event
+                self._arrival.clear()
+                if not self.stream.has_news:
+                    await self._arrival.wait()
+            if self.stream.is_closed and not self._is_over:  # by the model or by the reader, while answers were open
+                why = self._reader.loop.closed_error().line
+                raise self._error or GenerationError("the answer was broken off", why=why)
+        except EdgespecError:
+            self._end()
+            raise
+        self._end()
         raise StopAsyncIteration
+
+    def _end(self) -> None:
+        self._is_over = True
+        self.cancel()
 
     def cancel(self) -> None:
         """Cancel the answers that are not over, from any thread."""
         self._reader.forget(self)
         self.stream.close()
 
-    def arrived(self) -> list[Event | None]:
-        """Return what has arrived; called in the thread that reads."""
-        events: list[Event | None] = []
-        try:
-            events += self.stream.take() if self.stream.has_news else ()
-        except EdgespecError as error:
-            events.append((0, error))
-        if self.stream.is_over:
-            if self.stream.is_closed:  # by the model, while answers were open
-                why = self._reader.loop.closed_error().line
-                events.append((0, GenerationError("the answer was broken off", why=why)))
-            events.append(None)
-            self.cancel()
-        return events
+    def fail(self, error: EdgespecError) -> None:
+        """End the answers with an error, from any thread."""
+        self._error = error
+        self.cancel()
 
-    def deliver(self, arrived: Sequence[Event | None]) -> None:
-        """Pass on what has arrived, unless the coroutine takes nothing; called in the thread of the event loop."""
-        if self._events.empty():
-            self._taken_s = self._reader.event_loop.time()
-        elif self._reader.event_loop.time() - self._taken_s > UNREAD_S or self._events.qsize() > MOST_UNREAD:
-            self.cancel()
-            why = "its client did not read the events"
-            arrived = [(0, GenerationError("the answer was cancelled", why=why))]
-        for event in arrived:
-            self._events.put_nowait(event)
+    @property
+    def has_news(self) -> bool:
+        return self.stream.n_arrived != self._n_noticed or not self.stream.open
+
+    def notice(self) -> bool:
+        """Return whether the coroutine has to wake up; called in the thread of the reader."""
+        n_arrived, is_ended = self.stream.n_arrived, not self.stream.open
+        had_news = n_arrived != self._n_noticed or is_ended
+        self._n_noticed = n_arrived
+        if is_ended:  # nothing more arrives
+            self._reader.forget(self)
+        return had_news
+
+    def wake(self) -> None:
+        """Wake the coroutine, and close the stream if it takes nothing; called in the thread of the event loop."""
+        now_s = self._reader.event_loop.time()
+        if not self.stream.n_unread:
+            self._unread_s = None
+        elif self._unread_s is None:
+            self._unread_s = now_s
+        elif now_s - self._unread_s > UNREAD_S or self.stream.n_unread > MOST_UNREAD:
+            self.fail(GenerationError("the answer was cancelled", why="its client did not read the events"))
+        self._arrival.set()

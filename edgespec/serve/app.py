@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
@@ -31,7 +31,7 @@ from edgespec.requests.fields import Fields, object_of
 from edgespec.requests.known_fields import Known
 from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_call, message_call
-from edgespec.serve.chat import Call, Piece, Writer, line, pieces
+from edgespec.serve.chat import Call, End, Writer, line
 from edgespec.serve.completion import CompletionObject, completion_call, infill_call
 from edgespec.serve.embeddings import (
     EmbeddingsObject,
@@ -94,22 +94,18 @@ class Server:
             return await in_thread(work, "reads documents", self.documents)
         return await in_thread(work, "reads a request", self.reading) if is_large else work()
 
-    async def pieces(self, request: Request, call: Call, events: Stream) -> AsyncGenerator[Piece, None]:
-        """Yield the pieces of the answers to a call, and count them."""
-        record: dict[str, Any] = request.scope["record"]
-        async for piece in pieces(call, events):
-            if piece.end is not None:
-                self.metrics.count(piece.end.stats, piece.end.reason)
-                stats = piece.end.stats
-                for name, count in (
-                    ("prompt_tokens", stats.prompt_tokens),
-                    ("cached_tokens", stats.cached_tokens),
-                    ("tokens", piece.end.n_tokens),
-                    ("draft_tokens", stats.proposed),
-                    ("accepted_tokens", stats.accepted),
-                ):
-                    record[name] = record.get(name, 0) + count
-            yield piece
+    def count(self, request: Request, end: End) -> None:
+        """Count an answer that has ended."""
+        stats, record = end.stats, request.scope["record"]
+        self.metrics.count(stats, end.reason)
+        for name, count in (
+            ("prompt_tokens", stats.prompt_tokens),
+            ("cached_tokens", stats.cached_tokens),
+            ("tokens", end.n_tokens),
+            ("draft_tokens", stats.proposed),
+            ("accepted_tokens", stats.accepted),
+        ):
+            record[name] = record.get(name, 0) + count
 
 
 Handler = Callable[[Server, Request], Awaitable[Response]]
@@ -171,7 +167,7 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
         name = fields.text("model")
 
         @asynccontextmanager
-        async def begun() -> AsyncIterator[tuple[Writer, AsyncGenerator[Piece, None]]]:
+        async def begun() -> AsyncIterator[tuple[Writer, Stream]]:
             with sent_as(names_in(body, style.names)):
                 async with server.pool.lend(name) as model:
                     call = await server.read(request, body, partial(read, body, model.called(name)))
@@ -181,20 +177,25 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
                         call.opened = await model.opened(call.requests[0], call.dialect)
                     writer = style(call, body)
                     with server.pool.submit(model, call.requests) as events, server.known(writer.id, events):
-                        async with aclosing(server.pieces(request, call, events)) as found:
-                            yield writer, found
+                        yield writer, events
 
         async def whole() -> Any:
-            async with begun() as (writer, found):
-                async for piece in found:
-                    writer.take(writer.shown(piece))
+            async with begun() as (writer, events):
+                async for index, event in events:
+                    for piece in writer.read(index, event):
+                        writer.take(piece)
+                        if piece.end is not None:
+                            server.count(request, piece.end)
                 return writer.whole()
 
-        async def chunks() -> AsyncGenerator[dict[str, Any], None]:
-            async with begun() as (writer, found):
-                async for piece in found:
-                    for chunk in writer.chunks(writer.shown(piece)):
-                        yield chunk
+        async def chunks() -> AsyncGenerator[Mapping[str, Any], None]:
+            async with begun() as (writer, events):
+                async for index, event in events:
+                    for piece in writer.read(index, event):
+                        if piece.end is not None:
+                            server.count(request, piece.end)
+                        for chunk in writer.chunks(piece):
+                            yield chunk
                 for chunk in writer.rest():
                     yield chunk
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -134,8 +134,8 @@ Events = Iterator[Event]
 
 
 class Writer(ABC):
-    """Writes the answers to a call as objects of a format: with `chunks` of each piece and the `rest`, or with `take`
-    for each piece and then `whole`. `body` is the request as it was sent.
+    """Reads the events of the answers to a call, and writes them as objects of a format: with `chunks` of each piece
+    and the `rest`, or with `take` for each piece and then `whole`. `body` is the request as it was sent.
 
     Attributes:
         names: The names of this format for the fields of a chat, for errors.
@@ -154,11 +154,16 @@ class Writer(ABC):
     def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
         self.call = call
         self.answers = [Answer() for _ in call.requests]
+        self._readers = [PieceReader(call, index) for index in range(len(call.requests))]
 
     @property
     def id(self) -> str:
         """The id of the answers, "" if this format has none."""
         return ""
+
+    def read(self, index: int, event: TokenEvent) -> list[Piece]:
+        """Return the pieces of an event of the answer `index`."""
+        return [self.shown(piece) for piece in self._readers[index].read(event)]
 
     def take(self, piece: Piece) -> None:
         """Add a piece to its answer."""
@@ -278,15 +283,7 @@ class BlockObject(Writer):
     def _last(self, end: End) -> Events: ...
 
 
-async def pieces(call: Call, events: AsyncIterable[tuple[int, TokenEvent]]) -> AsyncIterator[Piece]:
-    """Yield the pieces of the answers to a call. Each event has the index of its request."""
-    readers = [_Reader(call, index) for index in range(len(call.requests))]
-    async for index, event in events:
-        for piece in readers[index].read(event):
-            yield piece
-
-
-class _Reader:
+class PieceReader:
     """Turns the events of one answer into pieces."""
 
     def __init__(self, call: Call, index: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -27,12 +27,14 @@ class ClientLeft(Exception):  # noqa: N818 - nothing went wrong
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> Made:
     """Return the result of `work`. When the client leaves, cancel the work and raise ClientLeft."""
-    task, gone = asyncio.create_task(work), asyncio.create_task(_gone(receive))
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_cancel_when_left(receive, task))
     try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
-            raise ClientLeft
-        return task.result()
+        return await task
+    except asyncio.CancelledError:
+        if gone.done() and not gone.cancelled():
+            raise ClientLeft from None
+        raise
     finally:
         for one in (task, gone):
             one.cancel()
@@ -41,9 +43,10 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> 
         del task, gone
 
 
-async def _gone(receive: Receive) -> None:
+async def _cancel_when_left(receive: Receive, task: asyncio.Task[Any]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    task.cancel()
 
 
 class EventStream(Response):
@@ -53,47 +56,64 @@ class EventStream(Response):
     def __init__(self, chunks: AsyncGenerator[Chunk, None], style: type[Writer]) -> None:
         self._chunks, self._style = chunks, style
         self.status_code, self.background = 200, None
+        self._sending = asyncio.Lock()
+        self._has_begun = False
+        self._sent_s = 0.0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with suppress(ClientLeft, OSError):
             await while_connected(receive, self._send(scope, receive, send))
 
     async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        task = self._next()
+        pings = asyncio.create_task(self._ping(send))
         try:
-            await asyncio.wait({task}, timeout=FIRST_S)
-            if task.done() and (error := _error(task)) is not None:
-                await error_response(error, scope)(scope, receive, send)
+            async with aclosing(self._chunks):
+                while (event := await self._next()) is not None and not isinstance(event, ApiError):
+                    await self._write(send, event)
+            if event is None:
+                await self._write(send, self._style.done)
+            elif self._has_begun:
+                await self._write(send, self._style.event(self._style.error(event)) + self._style.done)
+            else:
+                pings.cancel()
+                await error_response(event, scope)(scope, receive, send)
                 return
-            headers = [(b"content-type", self._style.media_type.encode()), (b"cache-control", b"no-store")]
-            headers.append((b"x-accel-buffering", b"no"))
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-            while True:
-                while not (await asyncio.wait({task}, timeout=PING_S))[0]:
-                    await _write(send, self._style.ping)
-                if (error := _error(task)) is not None:
-                    await _write(send, self._style.event(self._style.error(error)) + self._style.done)
-                    break
-                event = task.result()
-                if event is None:
-                    await _write(send, self._style.done)
-                    break
-                task = self._next()
-                await _write(send, event)
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            await self._chunks.aclose()
+            pings.cancel()
+            await asyncio.gather(pings, return_exceptions=True)
 
-    def _next(self) -> asyncio.Task[bytes | None]:
-        """Generate and encode the next chunk in one task, so that errors of both are handled in the same way."""
-
-        async def step() -> bytes | None:
+    async def _next(self) -> bytes | ApiError | None:
+        """Return the next chunk for the client; None after the last one. Every error is sent: a stream without one
+        would look like a whole answer."""
+        try:
             chunk = await anext(self._chunks, None)
             return None if chunk is None else self._style.event(chunk)
+        except Exception as error:
+            return error_for(error)
 
-        return asyncio.create_task(step())
+    async def _write(self, send: Send, data: bytes) -> None:
+        """Send a part of the body, the first one after the headers."""
+        async with self._sending:
+            if not self._has_begun:
+                headers = [(b"content-type", self._style.media_type.encode()), (b"cache-control", b"no-store")]
+                headers.append((b"x-accel-buffering", b"no"))
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                self._has_begun = True
+            await _write(send, data)
+            self._sent_s = asyncio.get_running_loop().time()
+
+    async def _ping(self, send: Send) -> None:
+        """Send the headers if there is no chunk for some time, and pings while there are no chunks."""
+        now_s = asyncio.get_running_loop().time
+        await asyncio.sleep(FIRST_S)
+        if not self._has_begun:
+            await self._write(send, b"")
+        while True:
+            if (wait_s := self._sent_s + PING_S - now_s()) <= 0:
+                await self._write(send, self._style.ping)
+                wait_s = PING_S
+            await asyncio.sleep(wait_s)
 
 
 class HeldAnswer(Response):
@@ -119,13 +139,6 @@ class HeldAnswer(Response):
 def error_response(error: ApiError, scope: Scope) -> Response:
     """Return an error in the style of the endpoint."""
     return Response(line(body_for(scope["path"], error)), error.status, error.headers, "application/json")
-
-
-def _error(task: asyncio.Task[bytes | None]) -> ApiError | None:
-    """Return the error with which a task ended, if any. Every error is sent: a stream without one would look like a
-    whole answer."""
-    error = task.exception()
-    return None if error is None else error_for(error)
 
 
 def _write(send: Send, data: bytes) -> Awaitable[None]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +9,7 @@ from hypothesis import strategies as st
 from edgespec.core.stats import Stats
 from edgespec.dialects.dialect import THINK, Dialect
 from edgespec.events import TokenEvent
-from edgespec.serve.chat import Call, Piece, pieces, timings
+from edgespec.serve.chat import Call, PieceReader, timings
 from edgespec.settings import Request
 from edgespec.text.thinking import ThinkingStream
 
@@ -48,15 +45,10 @@ def test_pieces_change_nothing(parts: list[str]) -> None:
 
 
 def test_an_answer_ends_with_its_reason_and_tokens_come_with_their_text() -> None:
-    async def events() -> AsyncIterator[tuple[int, TokenEvent]]:
-        yield 0, TokenEvent(5, "a", logprob=-1.0)
-        yield 0, TokenEvent(6, "", logprob=-2.0)
-        yield 0, TokenEvent(-1, "b", finish_reason="length", stats=Stats())
-
-    async def found() -> list[Piece]:
-        return [piece async for piece in pieces(Call("m", [Request(logprobs=0)]), events())]
-
-    first, second, rest, end = asyncio.run(found())
+    reader = PieceReader(Call("m", [Request(logprobs=0)]), 0)
+    events = [TokenEvent(5, "a", logprob=-1.0), TokenEvent(6, "", logprob=-2.0)]
+    events.append(TokenEvent(-1, "b", finish_reason="length", stats=Stats()))
+    first, second, rest, end = (piece for event in events for piece in reader.read(event))
     assert (first.text, first.tokens[0].id) == ("a", 5)
     assert (second.text, second.tokens[0].id) == ("", 6)
     assert rest.text == "b"
@@ -77,16 +69,11 @@ def test_an_answer_ends_with_its_reason_and_tokens_come_with_their_text() -> Non
     ],
 )
 def test_tokens_of_reasoning_are_counted_with_their_marks(texts: list[str], opened: bool, n_reasoning: int) -> None:
-    async def events() -> AsyncIterator[tuple[int, TokenEvent]]:
-        for text in texts:
-            yield 0, TokenEvent(5, text)
-        yield 0, TokenEvent(-1, "", finish_reason="length", stats=Stats())
-
-    async def ends() -> list[tuple[int, int]]:
-        call = Call("m", [Request()], splits=True, opened="" if opened else None, dialect=Dialect(THINK))
-        return [(p.end.n_reasoning, p.end.n_tokens) async for p in pieces(call, events()) if p.end is not None]
-
-    assert asyncio.run(ends()) == [(n_reasoning, len(texts))]
+    call = Call("m", [Request()], splits=True, opened="" if opened else None, dialect=Dialect(THINK))
+    reader = PieceReader(call, 0)
+    events = [*(TokenEvent(5, text) for text in texts), TokenEvent(-1, "", finish_reason="length", stats=Stats())]
+    ends = [piece.end for event in events for piece in reader.read(event) if piece.end is not None]
+    assert [(end.n_reasoning, end.n_tokens) for end in ends] == [(n_reasoning, len(texts))]
 
 
 def test_timings_of_nothing_divide_by_nothing() -> None:

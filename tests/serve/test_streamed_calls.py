@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from edgespec.core.stats import Stats
 from edgespec.dialects.dialect import HERMES, Dialect
 from edgespec.events import FinishReason, TokenEvent
 from edgespec.serve.anthropic import Members, MessageObject
-from edgespec.serve.chat import Call, Piece, Writer, pieces
+from edgespec.serve.chat import Call, Piece, PieceReader, Writer
 from edgespec.serve.ollama import OllamaChatObject
 from edgespec.serve.openai import ChatObject
 from edgespec.serve.responses import ResponseObject
@@ -43,17 +42,11 @@ def answered(
 ) -> tuple[Call, list[Piece]]:
     """Return a call, and the pieces of its answer, whose text arrives in these parts."""
 
-    async def events() -> AsyncIterator[tuple[int, TokenEvent]]:
-        for part in parts:
-            yield 0, TokenEvent(1, part, logprob=-1.0)
-        yield 0, TokenEvent(-1, "", finish_reason=reason, stats=Stats())
-
+    events = [TokenEvent(1, part, logprob=-1.0) for part in parts]
+    events.append(TokenEvent(-1, "", finish_reason=reason, stats=Stats()))
     call = Call("m", [Request(**request)], dialect=Dialect(calls=HERMES), schemas=SCHEMAS, most_calls=most)
-
-    async def found() -> list[Piece]:
-        return [piece async for piece in pieces(call, events())]
-
-    return call, asyncio.run(found())
+    reader = PieceReader(call, 0)
+    return call, [piece for event in events for piece in reader.read(event)]
 
 
 def whole(style: type[Writer], call: Call, found: Sequence[Piece], body: dict[str, Any]) -> Any:

@@ -18,9 +18,7 @@ import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import fields
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -54,7 +52,6 @@ WHILE_IDLE = ("draft_with", "forget")  # calls that would change running answers
 DEAF_TO = {getattr(signal, name) for name in ("SIGINT", "SIGHUP", "SIGBREAK") if hasattr(signal, name)}
 
 log = logging.getLogger("edgespec.runtime.worker")
-_row = attrgetter(*(field.name for field in fields(TokenEvent)))  # pickling tuples takes a tenth of the time
 
 
 def run_child(commands: Connection, replies: Connection, settings: LoadSettings, log_file: Path, level: int) -> None:
@@ -115,7 +112,7 @@ class _Child:
             for name in ("reading", "rendering", "compiling")
         }
         self._flags: dict[int, CancelFlag] = {}  # of requests that are open or in the inbox
-        self._rows: list[tuple[int, tuple[Any, ...] | EdgespecError]] = []
+        self._events: list[Event] = []
         self._sent_s = float("-inf")
         self._notes = Notes()
 
@@ -278,15 +275,15 @@ class _Child:
         """Send events with the ids of their requests, several in a message if they follow fast."""
         is_urgent = False
         for id, event in events:
-            self._rows.append((id, event if isinstance(event, EdgespecError) else _row(event)))
+            self._events.append((id, event))
             if isinstance(event, EdgespecError) or event.is_last:
                 is_urgent = True
                 self._flags.pop(id, None)
             elif event.round == 0:
                 is_urgent = True
-        if self._rows and (is_urgent or perf_counter() - self._sent_s > BATCH_S):
-            self.send("events", self._rows)
-            self._rows, self._sent_s = [], perf_counter()
+        if self._events and (is_urgent or perf_counter() - self._sent_s > BATCH_S):
+            self.send("events", self._events)
+            self._events, self._sent_s = [], perf_counter()
 
 
 class _Forwarding(logging.Handler):

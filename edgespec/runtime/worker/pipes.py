@@ -26,9 +26,9 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError
-from edgespec.events import Progress, TokenEvent
+from edgespec.events import Progress
 from edgespec.llm.notes import Notes
-from edgespec.llm.stream import Loop, Stream
+from edgespec.llm.stream import Event, Loop, Stream
 from edgespec.runtime.worker.child import (
     ADD,
     CALL,
@@ -238,17 +238,16 @@ class Pipes(Loop):
         elif self._n_silent % int(PING_S / POLL_S) == 0:
             self._send((PING, 0))
 
-    def _events(self, rows: list[tuple[int, tuple[Any, ...] | EdgespecError]]) -> None:
-        for id, row in rows:
+    def _events(self, events: list[Event]) -> None:
+        for id, event in events:
             asked = self._asked.get(id)
             if asked is None:  # its reader has closed the stream
                 continue
-            if isinstance(row, EdgespecError):
+            if isinstance(event, EdgespecError):
                 del self._asked[id]
                 was_over = asked.number not in asked.stream.open  # the event before is its end: the engine failed
-                (asked.stream.fail if was_over else asked.stream.put)(asked.number, row)
+                (asked.stream.fail if was_over else asked.stream.put)(asked.number, event)
                 continue
-            event = TokenEvent(*row)
             if event.is_last:
                 self.stats = event.stats or self.stats
                 if event.finish_reason != "error":  # the error follows
