@@ -155,7 +155,7 @@ def _id(given: Mapping[str, Any], line: int) -> Id:
     id = given.get("id", given.get("custom_id", line))
     if not isinstance(id, str) and not is_integer(id):
         raise wrong("id", "be a string or an integer", id)
-    return id  # type: ignore[no-any-return]
+    return id
 
 
 def _form(given: Mapping[str, Any]) -> Form:

@@ -1,8 +1,13 @@
-"""Errors in rows and requests: what is wrong with them, and which field."""
+"""Values of rows and requests, and errors that say what is wrong with them, and which field."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from edgespec.settings import shown
+
+JsonObject = Mapping[str, object]
+"""An object of parsed JSON, such as the body of a request."""
 
 
 class BadInputError(Exception):
@@ -23,3 +28,8 @@ class UnsupportedError(BadInputError):
 def wrong(where: str, must: str, given: object) -> BadInputError:
     """Return the error for a field with an unusable value, such as wrong("n", "be an integer", "x")."""
     return BadInputError(f"{where} must {must}, not {shown(given)}", where)
+
+
+def object_in(value: object) -> JsonObject:
+    """Return a value of JSON if it is an object, else an empty object."""
+    return value if isinstance(value, Mapping) else {}

@@ -6,14 +6,13 @@ from __future__ import annotations
 import binascii
 import re
 from base64 import b64decode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import monotonic
-from typing import Any
 
 from edgespec.documents.document import Document
 from edgespec.documents.reader import kind_of, read_data
 from edgespec.errors import UsageError
-from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields, content_of
 from edgespec.settings import shown
 from edgespec.text.printable import one_line
@@ -32,10 +31,10 @@ MEDIA = {
     "text/tab-separated-values": "table",
 }
 
-Part = Mapping[str, Any]
+Part = JsonObject
 
 
-def has_documents(body: Mapping[str, Any]) -> bool:
+def has_documents(body: JsonObject) -> bool:
     """Return whether the messages of a body, in any of the formats, have documents."""
     found: list[str] = []
 
@@ -48,7 +47,7 @@ def has_documents(body: Mapping[str, Any]) -> bool:
     return bool(found)
 
 
-def with_texts(where: str, messages: Any) -> Any:
+def with_texts(where: str, messages: list[object]) -> list[object]:
     """Return messages with a text part in place of each document. Raises BadInputError."""
     until_s, n_read = monotonic() + MOST_S, 0
 
@@ -62,10 +61,10 @@ def with_texts(where: str, messages: Any) -> Any:
         except UsageError as error:
             raise BadInputError(f"{where}: {error.line}", where) from None
 
-    return _replaced(where, messages, text)
+    return [_replaced(f"{where}[{index}]", message, text) for index, message in enumerate(messages)]
 
 
-def _replaced(where: str, given: Any, replace: Callable[[str, Part], Part]) -> Any:
+def _replaced(where: str, given: object, replace: Callable[[str, Part], Part]) -> object:
     """Return messages or parts of them with other parts in place of the documents."""
     if isinstance(given, list):
         return [_replaced(f"{where}[{index}]", each, replace) for index, each in enumerate(given)]

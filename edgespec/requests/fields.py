@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, wrong
 from edgespec.requests.images import parts_of, without_images
 from edgespec.requests.known_fields import ALIASES, CONSTRAINING, Known, check, name_in, read_of
 from edgespec.requests.row_settings import SETTINGS, is_integer, request_fields, take_constraint
@@ -22,7 +22,7 @@ class Fields:
     ones. `where` is the name of an object within the body."""
 
     def __init__(
-        self, body: Mapping[str, Any], known: Known | None = None, notes: Sequence[str] = (), where: str = ""
+        self, body: JsonObject, known: Known | None = None, notes: Sequence[str] = (), where: str = ""
     ) -> None:
         self._where, self.notes = where, [*notes]
         if known is not None:
@@ -38,11 +38,11 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
-    def take(self, name: str, default: Any = None) -> Any:
+    def take(self, name: str, default: Any = None) -> object:
         """Take a value without a check."""
         return self._left.pop(name, default)
 
-    def put(self, name: str, value: Any) -> None:
+    def put(self, name: str, value: object) -> None:
         """Set a field that was read in another form."""
         self._left[name] = value
 
@@ -90,18 +90,18 @@ class Fields:
                 del given[name]
         return request_fields(given, base.sampling)
 
-    def rest(self) -> dict[str, Any]:
+    def rest(self) -> dict[str, object]:
         """Return the fields that were not taken."""
         return dict(self._left)
 
 
-def take_bans(fields: dict[str, Any]) -> None:
+def take_bans(fields: dict[str, object]) -> None:
     """Replace the field for banned tokens by biases. Raises BadInputError."""
     if banned := fields.pop("custom_token_bans", None):
         fields["logit_bias"] = [*_pairs(fields.get("logit_bias")), *_bans(banned)]
 
 
-def _bans(given: Any) -> list[tuple[Any, bool]]:
+def _bans(given: object) -> list[tuple[Any, bool]]:
     """Return biases for banned tokens, which text front ends send as a list, or as a text with commas."""
     ids = given.split(",") if isinstance(given, str) else given
     if not isinstance(ids, list) or not all(
@@ -112,20 +112,20 @@ def _bans(given: Any) -> list[tuple[Any, bool]]:
     return [(int(id), False) for id in ids]
 
 
-def _pairs(biases: Any) -> list[Any]:
+def _pairs(biases: object) -> list[object]:
     pairs = bias_pairs(biases or ())
     if not isinstance(pairs, list | tuple):
         raise wrong("logit_bias", 'be {"token id": bias} or pairs of them', biases)
     return [*pairs]
 
 
-def object_of(body: Any) -> dict[str, Any]:
+def object_of(body: object) -> dict[str, object]:
     """Return a body. Raises BadInputError unless it is an object."""
     if not isinstance(body, dict):
         raise BadInputError(f"the body must be a JSON object, not {shown(body)}")
     return body
 
 
-def content_of(where: str, given: Any) -> str:
+def content_of(where: str, given: object) -> str:
     """Return the text of a message, which may be given in parts. Raises BadInputError, also for images."""
     return without_images(where, parts_of(where, given))

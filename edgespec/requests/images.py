@@ -6,11 +6,10 @@ import binascii
 import re
 from base64 import b64decode
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from edgespec.errors import UsageError
 from edgespec.files.images import MOST_BYTES, size_of_image
-from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, object_in, wrong
 from edgespec.settings import Image, shown
 
 MOST_IMAGES = 64  # in a message
@@ -18,30 +17,30 @@ TEXTS = ("text", "input_text", "output_text", "refusal")
 _DATA = re.compile(r"data:[\w.+/-]*(?:;[\w.=+-]+)*;base64,", re.IGNORECASE)
 
 
-def parts_of(where: str, given: Any) -> tuple[str, tuple[Image, ...]]:
+def parts_of(where: str, given: object) -> tuple[str, tuple[Image, ...]]:
     """Return the text of a message, which may be given in parts, and its images. Raises BadInputError.
 
     Texts are separated by a line break, unless an image is between them.
     """
     content, images, follows_text = "", list[Image](), False
     for part in given if isinstance(given, list) else [given]:
-        kind = part.get("type") if isinstance(part, Mapping) else None
+        kind, text = object_in(part).get("type"), part
         if kind in TEXTS:
-            part = part.get("refusal" if kind == "refusal" else "text")
+            text = object_in(part).get("refusal" if kind == "refusal" else "text")
         elif isinstance(kind, str):
-            images.append(image_of(where, image_data(where, part), len(content)))
+            images.append(image_of(where, image_data(where, object_in(part)), len(content)))
             follows_text = False
             continue
-        if not isinstance(part, str):
+        if not isinstance(text, str):
             raise wrong(where, "be a string or a list of parts", given)
-        content += "\n" * follows_text + part
+        content += "\n" * follows_text + text
         follows_text = True
     if len(images) > MOST_IMAGES:
         raise BadInputError(f"{where} may have {MOST_IMAGES} images, not {len(images)}", where)
     return content, tuple(images)
 
 
-def image_data(where: str, part: Mapping[str, Any]) -> Any:
+def image_data(where: str, part: JsonObject) -> object:
     """Return the base64 text of an image in a part of a message. Raises BadInputError."""
     kind = part["type"]
     if kind == "image":  # Anthropic's
@@ -60,7 +59,7 @@ def image_data(where: str, part: Mapping[str, Any]) -> Any:
     return url[found.end() :]
 
 
-def image_of(where: str, data: Any, at: int = 0) -> Image:
+def image_of(where: str, data: object, at: int = 0) -> Image:
     """Return an image from base64 text, for a place in the content. Raises BadInputError."""
     if not isinstance(data, str):
         raise wrong(where, "have the image as base64 text", data)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import facts_of
-from edgespec.requests.bad_input import BadInputError, UnsupportedError
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError
 from edgespec.requests.row_settings import SETTINGS
 from edgespec.requests.samplers import ORDERS
 from edgespec.settings import shown
@@ -67,10 +67,10 @@ def _all(words: Sequence[str], field: Field) -> dict[str, Field]:
     return dict.fromkeys(" ".join(words).split(), field)
 
 
-def check(body: Mapping[str, Any], known: Known) -> list[str]:
+def check(body: JsonObject, known: Known) -> list[str]:
     """Return notes about fields without an effect. Null counts as missing. Raises BadInputError."""
     checked = _Check()
-    checked.object("", body, known)
+    checked.check("", body, known)
     return checked.notes
 
 
@@ -81,7 +81,7 @@ class _Check:
         self.notes: list[str] = []
         self._n_objects = 0
 
-    def object(self, where: str, given: Mapping[str, Any], known: Known) -> None:
+    def check(self, where: str, given: JsonObject, known: Known) -> None:
         self._n_objects += 1
         if self._n_objects > MOST_OBJECTS:  # a body of a few megabytes would take seconds
             raise BadInputError(f"{where} is one of more than {MOST_OBJECTS:,} objects", where)
@@ -89,7 +89,7 @@ class _Check:
             if value is not None:
                 self._field(where, name, value, known.get(name))
 
-    def _field(self, where: str, name: str, value: Any, field: Field | None) -> None:
+    def _field(self, where: str, name: str, value: object, field: Field | None) -> None:
         if field is None:
             if len(self.notes) < MOST_NOTES:
                 self.notes.append(f"unknown field {shown(name_in(where, name))} ignored")
@@ -99,11 +99,11 @@ class _Check:
                 accepted = f"; only {' or '.join(map(shown, field.values))} is accepted"
             raise UnsupportedError(at, f"{shown(value)} cannot be honoured{accepted}")
         elif field.inner is not None and isinstance(value, Mapping):
-            self.object(name_in(where, name), value, field.inner)
+            self.check(name_in(where, name), value, field.inner)
         elif field.inner is not None and isinstance(value, list):
             for index, part in enumerate(value):
                 if isinstance(part, dict):  # parsed JSON; asking for a Mapping takes five times as long
-                    self.object(f"{name_in(where, name)}[{index}]", part, field.inner)
+                    self.check(f"{name_in(where, name)}[{index}]", part, field.inner)
 
 
 def name_in(where: str, name: str) -> str:
@@ -111,7 +111,7 @@ def name_in(where: str, name: str) -> str:
     return f"{where}.{name}" if where else name
 
 
-def read_of(body: Mapping[str, Any], known: Known) -> dict[str, Any]:
+def read_of(body: JsonObject, known: Known) -> dict[str, object]:
     """Return the fields of a body that are read and not null."""
     return {name: body[name] for name, field in known.items() if field.use == "read" and body.get(name) is not None}
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.bad_input import BadInputError, object_in, wrong
 from edgespec.requests.documents import with_texts
 from edgespec.requests.fields import Fields, content_of
 from edgespec.requests.images import parts_of
@@ -19,7 +19,7 @@ MOST_MESSAGES = 4096
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
 
-def chat_messages(given: Any) -> tuple[Message, ...]:
+def chat_messages(given: object) -> tuple[Message, ...]:
     """Read the messages of OpenAI's chats. Raises BadInputError."""
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
@@ -61,7 +61,7 @@ def message_of(
     return Message("system" if role == "developer" else role, content, tuple(tokens), as_text, tuple(images))
 
 
-def call_of(where: str, id: str, function: Fields) -> dict[str, Any]:
+def call_of(where: str, id: str, function: Fields) -> dict[str, object]:
     """Return a tool call of an earlier answer; `function` has its name and its arguments. Raises BadInputError.
 
     Templates write the object that the text of arguments has. Other texts, which a model may have written, and other
@@ -80,7 +80,7 @@ def call_of(where: str, id: str, function: Fields) -> dict[str, Any]:
     return {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def message_in(where: str, given: Any) -> Message:
+def message_in(where: str, given: object) -> Message:
     """Read a message of OpenAI's chats. Raises BadInputError."""
     if not isinstance(given, dict):
         raise BadInputError(f"{where} must be an object with role and content", where)
@@ -103,8 +103,8 @@ def message_in(where: str, given: Any) -> Message:
     return message_of(role, content, reasoning=reasoning if isinstance(reasoning, str) else "", tokens=tokens, **extra)
 
 
-def _call(where: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    fields = Fields(given if isinstance(given, dict) else {}, where=where)
+def _call(where: str, given: object) -> dict[str, object]:
+    fields = Fields(object_in(given), where=where)
     if fields.take("type") == "custom":
         custom = fields.within("custom")
         given = {"name": custom.take("name"), "arguments": {"input": custom.text("input")}}

@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import Any
 
 from edgespec.events import TokenEvent, ended_json
-from edgespec.requests.bad_input import BadInputError, UnsupportedError
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError
 from edgespec.requests.fields import Fields, take_bans
 from edgespec.requests.known_fields import BATCH_CHAT, BATCH_TEXT
 from edgespec.requests.row import Id, Row, Sample, finite
@@ -28,14 +28,14 @@ TokenBytes = Callable[[int], bytes]
 """The bytes of a token id."""
 
 
-def is_openai(row: Mapping[str, Any]) -> bool:
+def is_openai(row: JsonObject) -> bool:
     return "body" in row or "url" in row
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
+def from_openai(row: JsonObject) -> dict[str, object]:
     """Return a batch request, without its id, as a row. Raises BadInputError."""
     if others := [name for name in row if name not in ("method", "url", "body")]:
         why = f"{shown(others[0])} is not supported"
@@ -65,13 +65,13 @@ def from_openai(row: Mapping[str, Any]) -> dict[str, Any]:
     return settings | take_constraint(settings)
 
 
-def check_best_of(best_of: Any, n: Any) -> None:
+def check_best_of(best_of: object, n: object) -> None:
     """Raise BadInputError unless all answers are returned, since this program ranks no answers."""
     if best_of not in (1, n):
         raise UnsupportedError("best_of", f"{shown(best_of)} answers cannot be ranked; only 1 or n is accepted")
 
 
-def take_logprobs(fields: dict[str, Any]) -> None:
+def take_logprobs(fields: dict[str, object]) -> None:
     """Replace the two fields of a chat request for log-probabilities by one."""
     wanted, alternatives = fields.pop("logprobs", False), fields.pop("top_logprobs", None)
     if not isinstance(wanted, bool):
@@ -86,8 +86,8 @@ def take_logprobs(fields: dict[str, Any]) -> None:
 
 
 def answered(
-    row: Row, answers: Sequence[Sample], *, model: str, token_bytes: TokenBytes, timings: Sequence[Mapping[str, Any]]
-) -> dict[str, Any]:
+    row: Row, answers: Sequence[Sample], *, model: str, token_bytes: TokenBytes, timings: Sequence[JsonObject]
+) -> dict[str, object]:
     """Return the output object of a row; `timings` has an entry for each sample, or is empty."""
     is_chat = row.form == "chat.completion"
     choices = [
@@ -112,7 +112,7 @@ def answered(
     return _response(row.id, row.mark, 200, body)
 
 
-def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
+def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, object]:
     """Return the output object of a failed row: a response that rejects the request, or an error."""
     if is_request:
         return _response(id, _mark(id), 400, {"error": {"message": why, "type": INVALID, "param": None, "code": None}})
@@ -124,18 +124,18 @@ def failed(id: Id | None, why: str, *, is_request: bool) -> dict[str, Any]:
     }
 
 
-def is_refusal(row: Mapping[str, Any]) -> bool:
+def is_refusal(row: JsonObject) -> bool:
     """True if an output object is a response that rejects the request."""
     response = row.get("response")
     return isinstance(response, Mapping) and response.get("status_code") != 200
 
 
-def mark_in(row: Mapping[str, Any]) -> str:
+def mark_in(row: JsonObject) -> str:
     """Return the mark of the row that an output object answers."""
     return str(row.get("id") or "").removeprefix(_REQUEST)
 
 
-def _response(id: Id | None, mark: str, status: int, body: dict[str, Any]) -> dict[str, Any]:
+def _response(id: Id | None, mark: str, status: int, body: dict[str, object]) -> dict[str, object]:
     response = {"status_code": status, "request_id": f"req_{mark}", "body": body}
     return {"id": _REQUEST + mark, "custom_id": id, "response": response, "error": None}
 
@@ -144,7 +144,7 @@ def _mark(id: Id | None) -> str:
     return sha256(json.dumps(id).encode()).hexdigest()[:12]
 
 
-def _choice(row: Row, answer: Sample, token_bytes: TokenBytes, *, is_chat: bool) -> dict[str, Any]:
+def _choice(row: Row, answer: Sample, token_bytes: TokenBytes, *, is_chat: bool) -> dict[str, object]:
     logprobs: dict[str, Any] | None = None
     if row.request.logprobs is not None and is_chat:
         logprobs = {"content": [token_logprob(event, token_bytes) for event in answer.tokens], "refusal": None}
@@ -161,7 +161,7 @@ def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
     return {**_with_bytes(token_bytes(event.id), event.logprob), "top_logprobs": top}
 
 
-def _with_bytes(token: bytes, logprob: float | None) -> dict[str, Any]:
+def _with_bytes(token: bytes, logprob: float | None) -> dict[str, object]:
     return {"token": token_text(token), "logprob": finite(logprob), "bytes": list(token)}
 
 

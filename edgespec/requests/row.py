@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Literal
 
 from edgespec.core.stats import Stats
 from edgespec.events import FinishReason, TokenEvent
+from edgespec.requests.bad_input import JsonObject
 from edgespec.settings import Request
 
 Id = str | int
@@ -41,7 +41,7 @@ class BadRow:
     form: Form = "own"
 
 
-def mark_of(id: Id, given: Mapping[str, Any]) -> str:
+def mark_of(id: Id, given: JsonObject) -> str:
     """Return 12 hexadecimal digits computed from the content of a row, independent of the order of its fields."""
     try:
         text = json.dumps([id, given], sort_keys=True)

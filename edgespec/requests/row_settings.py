@@ -8,16 +8,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, SupportsFloat, TypeGuard
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import Kind, SettingError, facts_of
-from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, object_in, wrong
 from edgespec.requests.samplers import ORDERS, ordered
 from edgespec.settings import CONSTRAINTS, MAX_SEQUENCES, Constraint, Request, bias_pairs, schema_text, shown
 
 
-def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also: Sequence[str] = ()) -> dict[str, Any]:
+def request_fields(settings: JsonObject, base: SamplingSettings, *, also: Sequence[str] = ()) -> dict[str, Any]:
     """Return fields of a `Request` from settings of it and of `SamplingSettings`, by their names, and from `ORDERS`.
 
     Sampling settings that are missing are those of `base`. The engine checks what depends on the model. Raises
@@ -46,14 +46,14 @@ def request_fields(settings: Mapping[str, Any], base: SamplingSettings, *, also:
     return changes
 
 
-def checked_n(value: Any) -> int:
+def checked_n(value: object) -> int:
     """Return a number of samples. Raises BadInputError."""
     if not is_integer(value) or not 1 <= value <= MAX_SEQUENCES:
         raise wrong("n", f"be an integer from 1 to {MAX_SEQUENCES}", value)
-    return int(value)
+    return value
 
 
-def is_integer(value: Any) -> bool:
+def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
@@ -62,7 +62,7 @@ Converter = Callable[[str, Any], Any]
 
 
 def _checked(is_valid: Callable[[Any], bool], must: str) -> Converter:
-    def convert(name: str, value: Any) -> Any:
+    def convert(name: str, value: object) -> Any:
         if not is_valid(value):
             raise wrong(name, must, value)
         return value
@@ -76,19 +76,19 @@ _text = _checked(lambda value: isinstance(value, str), "be a string")
 _flag = _checked(lambda value: isinstance(value, bool), "be true or false")
 
 
-def _texts(name: str, value: Any) -> tuple[str, ...]:
+def _texts(name: str, value: object) -> tuple[str, ...]:
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, list | tuple) or not all(isinstance(text, str) for text in texts):
         raise wrong(name, "be a string or a list of strings", value)
     return tuple(texts)
 
 
-def _stops(name: str, value: Any) -> tuple[str, ...]:
+def _stops(name: str, value: object) -> tuple[str, ...]:
     """Return the texts without empty ones, which some clients always send and other servers ignore too."""
     return tuple(filter(None, _texts(name, value)))
 
 
-def _breakers(name: str, value: Any) -> tuple[str, ...]:
+def _breakers(name: str, value: object) -> tuple[str, ...]:
     """Return breakers from a list of texts, or from a list in JSON, with or without its brackets: so other servers
     accept them. An empty text breaks nothing."""
     if isinstance(value, str) and value.strip()[:1] in ("[", '"'):
@@ -97,13 +97,13 @@ def _breakers(name: str, value: Any) -> tuple[str, ...]:
     return _stops(name, value)
 
 
-def _ids(name: str, value: Any) -> tuple[int, ...]:
+def _ids(name: str, value: object) -> tuple[int, ...]:
     if not isinstance(value, list | tuple) or not all(map(is_integer, value)):
         raise wrong(name, "be a list of token ids", value)
     return tuple(value)
 
 
-def _schema(name: str, value: Any) -> str:
+def _schema(name: str, value: object) -> str:
     """Return a schema as JSON; a string is JSON already."""
     try:
         text = schema_text(value)
@@ -114,7 +114,7 @@ def _schema(name: str, value: Any) -> str:
     return text
 
 
-def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+def _biases(name: str, value: object) -> tuple[tuple[int, float], ...]:
     """Return (id, bias) pairs from pairs or an object; false bans a token, since JSON has no infinity."""
     pairs: Any = bias_pairs(value)
     try:
@@ -123,21 +123,21 @@ def _biases(name: str, value: Any) -> tuple[tuple[int, float], ...]:
         raise wrong(name, 'be {"token id": bias} or pairs of them', value) from error
 
 
-def _token_id(value: Any) -> int:
-    if not isinstance(value, str) and not is_integer(value):
+def _token_id(value: object) -> int:
+    if not isinstance(value, str | int) or isinstance(value, bool):
         raise TypeError
     return int(value)
 
 
-def _bias(value: Any) -> float:
+def _bias(value: object) -> float:
     if value is False:
         return float("-inf")
-    if isinstance(value, bool | str):
+    if isinstance(value, bool | str) or not isinstance(value, SupportsFloat):
         raise TypeError
     return float(value)
 
 
-def _adapters(name: str, value: Any) -> tuple[tuple[int | str, float], ...]:
+def _adapters(name: str, value: object) -> tuple[tuple[int | str, float], ...]:
     """Return (adapter, scale) pairs from the objects of llama.cpp's server, in which `id` is a number or a name."""
     if not isinstance(value, list) or not all(isinstance(each, Mapping) for each in value):
         raise wrong(name, 'be a list of {"id": adapter, "scale": number}', value)
@@ -194,13 +194,14 @@ def take_constraint(fields: dict[str, Any]) -> dict[str, Any]:
     return dict([found[name] for name in constraints] or [*found.values()][:1])
 
 
-def _response_format(name: str, value: Any) -> tuple[str, Any]:
-    kind = value.get("type") if isinstance(value, Mapping) else None
+def _response_format(name: str, value: object) -> tuple[str, Any]:
+    format = object_in(value)
+    kind = format.get("type")
     if kind == "text":
         return "json_schema", ""
     if kind == "json_object":
-        return "json_schema", value.get("schema") or OBJECT
-    described = value.get("json_schema", value) if kind == "json_schema" else None
+        return "json_schema", format.get("schema") or OBJECT
+    described = format.get("json_schema", format) if kind == "json_schema" else None
     if not isinstance(described, Mapping) or described.get("schema") is None:
         raise wrong(name, "be text, json_object or json_schema with a schema", value)
     return "json_schema", described["schema"]
@@ -210,14 +211,14 @@ def _as(kind: Constraint) -> Reader:
     return lambda name, value: (kind, value)
 
 
-def _choice(name: str, value: Any) -> tuple[str, Any]:
+def _choice(name: str, value: object) -> tuple[str, Any]:
     """Return an expression that matches one of several texts."""
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
         raise wrong(name, "be a list of texts", value)
     return "regex", "|".join(_SIGN.sub(r"\\\1", text) for text in value)
 
 
-def _structured_outputs(name: str, value: Any) -> tuple[str, Any]:
+def _structured_outputs(name: str, value: object) -> tuple[str, Any]:
     if not isinstance(value, Mapping):
         raise wrong(name, "be an object", value)
     kinds = [kind for kind in _STRUCTURES if value.get(kind) not in (None, False)]

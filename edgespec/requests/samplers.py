@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from edgespec.core.sampling import SamplingSettings
-from edgespec.requests.bad_input import UnsupportedError, wrong
+from edgespec.requests.bad_input import JsonObject, UnsupportedError, wrong
 
 
 class Step(NamedTuple):
@@ -55,7 +55,7 @@ NAMES = {
 ORDERS = ("samplers", "sampler_priority", "sampler_order", "temperature_last")
 
 
-def ordered(sampling: SamplingSettings, given: Mapping[str, Any]) -> tuple[SamplingSettings, bool]:
+def ordered(sampling: SamplingSettings, given: JsonObject) -> tuple[SamplingSettings, bool]:
     """Return settings without the steps that the field `samplers` leaves out, and whether it asks for `infill`.
 
     Raises BadInputError for an order of steps that are on which is not that of the chain.
@@ -86,7 +86,7 @@ def ordered(sampling: SamplingSettings, given: Mapping[str, Any]) -> tuple[Sampl
     return sampling, fills
 
 
-def _steps(field: str, given: Any, known: Mapping[Any, str]) -> list[str]:
+def _steps(field: str, given: object, known: Mapping[Any, str]) -> list[str]:
     """Return the steps that a field names; neighbours that are the same step here count once."""
     steps: list[str] = []
     for name in given if isinstance(given, str | list) else [given]:

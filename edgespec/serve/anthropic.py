@@ -6,12 +6,12 @@ import binascii
 import json
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, ClassVar
 
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, ToolCall
-from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, object_in, wrong
 from edgespec.requests.documents import with_texts
 from edgespec.requests.fields import Fields, content_of
 from edgespec.requests.images import parts_of
@@ -32,7 +32,7 @@ CHOICES = {"auto": "auto", "none": "none", "any": "required"}
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False) -> Call:
+def message_call(body: JsonObject, model: Served, *, counts: bool = False) -> Call:
     """Read a body of /v1/messages, or with `counts` of /v1/messages/count_tokens. Raises BadInputError."""
     fields = Fields(body, MESSAGES)
     if not counts and "max_tokens" not in fields:
@@ -59,30 +59,30 @@ def message_call(body: Mapping[str, Any], model: Served, *, counts: bool = False
     return call
 
 
-def _eager(tools: Any) -> frozenset[str]:
+def _eager(tools: object) -> frozenset[str]:
     """Return the names of the tools whose arguments are sent as they come."""
     objects = [tool for tool in tools if isinstance(tool, dict)] if isinstance(tools, list) else []
     return frozenset(str(tool.get("name")) for tool in objects if tool.get("eager_input_streaming") is True)
 
 
-def count_call(body: Mapping[str, Any], model: Served) -> Call:
+def count_call(body: JsonObject, model: Served) -> Call:
     """Read a body of /v1/messages/count_tokens. Raises BadInputError."""
     return message_call(body, model, counts=True)
 
 
-def _messages(system: Any, given: Any, notes: list[str]) -> Iterator[Message]:
+def _messages(system: object, given: object, notes: list[str]) -> Iterator[Message]:
     if system:
         yield message_of("system", content_of("system", system))
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
     for index, message in enumerate(with_texts("messages", given)):
-        role = message.get("role") if isinstance(message, dict) else None
+        role = object_in(message).get("role")
         if role not in ("user", "assistant", "system"):
             raise wrong(f"messages[{index}]", "have the role user, assistant or system", role)
-        yield from _parted(f"messages[{index}].content", role, message.get("content"), notes)
+        yield from _parted(f"messages[{index}].content", role, object_in(message).get("content"), notes)
 
 
-def _without_billing(system: Any) -> Any:
+def _without_billing(system: object) -> object:
     """Leave out the block that Claude Code begins its prompt with. It is for the service of the provider and differs in
     each session, so that no session could use the cached prompt of another one."""
     if not isinstance(system, list):
@@ -90,7 +90,7 @@ def _without_billing(system: Any) -> Any:
     return [block for block in system if not (isinstance(block, dict) and _BILLING.fullmatch(str(block.get("text"))))]
 
 
-def _parted(where: str, role: str, content: Any, notes: list[str]) -> Iterator[Message]:
+def _parted(where: str, role: str, content: object, notes: list[str]) -> Iterator[Message]:
     """Yield the messages of a chat for a message of blocks. In a chat each result of a tool is a separate message.
     Notes name blocks about tools that the service of a provider ran, which are left out."""
     parts, reasoning, calls, n_results = [], [], [], 0
@@ -132,7 +132,7 @@ def _signature(reasoning: str) -> str:
     return f"{SIGNATURE}:{binascii.b2a_base64(reasoning.encode(), newline=False).decode()}"
 
 
-def _with_references(where: str, content: Any) -> Any:
+def _with_references(where: str, content: object) -> object:
     """Replace references to tools, which a client's search for tools has found, with texts. The tools themselves are
     among those of the request."""
     if not isinstance(content, list):
@@ -140,13 +140,13 @@ def _with_references(where: str, content: Any) -> Any:
     return [_without_reference(f"{where}[{index}]", part) for index, part in enumerate(content)]
 
 
-def _without_reference(where: str, part: Any) -> Any:
+def _without_reference(where: str, part: object) -> object:
     if not isinstance(part, dict) or part.get("type") != "tool_reference":
         return part
     return f"The tool {Fields(part, where=where).text('tool_name')} can be called now."
 
 
-def _blocks(where: str, given: Any) -> list[dict[str, Any]]:
+def _blocks(where: str, given: object) -> list[dict[str, object]]:
     blocks = [{"type": "text", "text": given}] if isinstance(given, str) else given
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
         raise wrong(where, "be a string or a list of blocks", given)
@@ -160,7 +160,7 @@ def _choice(given: Fields) -> dict[str, Any]:
         return parallel | {"tool_choice": {"type": "function", "function": {"name": given.take("name")}}}
     if kind is not None and CHOICES.get(str(kind)) is None:
         raise wrong("tool_choice", "have the type auto, any, tool or none", kind)
-    return parallel | ({"tool_choice": CHOICES[kind]} if kind else {})
+    return parallel | ({"tool_choice": CHOICES[str(kind)]} if kind else {})
 
 
 # --- answers ----------------------------------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class MessageObject(BlockObject):
     kinds = ("thinking", "text")
     error = staticmethod(anthropic_body)
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+    def __init__(self, call: Call, body: JsonObject) -> None:
         super().__init__(call, body)
         thinking = body.get("thinking")
         self._omits_thinking = isinstance(thinking, dict) and thinking.get("display") == "omitted"
@@ -286,7 +286,7 @@ class MessageObject(BlockObject):
                 yield self._delta("signature_delta", signature=signature)
             yield {"type": "content_block_stop", "index": self._number}
 
-    def _ended(self, end: End) -> dict[str, Any]:
+    def _ended(self, end: End) -> dict[str, object]:
         reason = {"length": "max_tokens", "tool_calls": "tool_use"}.get(end.reason, "end_turn")
         is_cut = reason == "end_turn" and end.cut in self.call.requests[0].stop
         usage = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +25,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
 from edgespec.llm.stream import Stream
 from edgespec.requests import known_fields
-from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, wrong
 from edgespec.requests.documents import has_documents
 from edgespec.requests.fields import Fields, object_of
 from edgespec.requests.known_fields import Known
@@ -87,7 +87,7 @@ class Server:
         finally:
             self.running.pop(id, None)
 
-    async def read(self, request: Request, body: Mapping[str, Any], work: Callable[[], Made]) -> Made:
+    async def read(self, request: Request, body: JsonObject, work: Callable[[], Made]) -> Made:
         """Read a body into a call. Large bodies and documents take long, so they are read in threads, one at a time."""
         is_large, look = request.scope["is_large"], partial(has_documents, body)
         if await in_thread(look, "looks for documents", self.reading) if is_large else look():
@@ -158,7 +158,7 @@ def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable
 # --- endpoints --------------------------------------------------------------------------------------------------------
 
 
-def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Writer]) -> Handler:
+def _answering(read: Callable[[JsonObject, Served], Call], style: type[Writer]) -> Handler:
     """Return the endpoint of a format, which reads bodies, and writes answers in this `style`."""
 
     async def handler(server: Server, request: Request) -> Response:
@@ -179,7 +179,7 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
                     with server.pool.submit(model, call.requests) as events, server.known(writer.id, events):
                         yield writer, events
 
-        async def whole() -> Any:
+        async def whole() -> object:
             async with begun() as (writer, events):
                 async for index, event in events:
                     for piece in writer.read(index, event):
@@ -188,7 +188,7 @@ def _answering(read: Callable[[Mapping[str, Any], Served], Call], style: type[Wr
                             server.count(request, piece.end)
                 return writer.whole()
 
-        async def chunks() -> AsyncGenerator[Mapping[str, Any], None]:
+        async def chunks() -> AsyncGenerator[JsonObject, None]:
             async with begun() as (writer, events):
                 async for index, event in events:
                     for piece in writer.read(index, event):
@@ -242,7 +242,9 @@ def _pooling(style: type[VectorsObject]) -> Handler:
 
 
 def _asking(
-    question: Callable[[Mapping[str, Any], Served], Awaitable[Any]], fields: Known, names: Names = MappingProxyType({})
+    question: Callable[[JsonObject, Served], Awaitable[Any]],
+    fields: Known,
+    names: Names = MappingProxyType({}),
 ) -> Handler:
     """Return an endpoint that asks a model something that it answers without generating. `fields` are the known fields
     of the body."""
@@ -252,7 +254,7 @@ def _asking(
         if notes := Fields(body, fields).notes:
             request.scope["record"]["notes"] = notes
 
-        async def answered() -> Any:
+        async def answered() -> object:
             with sent_as(names_in(body, names)):
                 async with server.pool.lend(Fields(body).text("model")) as model:
                     return await question(body, model)
@@ -285,7 +287,7 @@ async def _control(server: Server, request: Request) -> Response:
     return _json({"success": True})
 
 
-def _always(value: Any) -> Handler:
+def _always(value: object) -> Handler:
     async def handler(server: Server, request: Request) -> Response:
         return _json(value)
 
@@ -339,7 +341,7 @@ def _ollama(answering: Handler, style: type[OllamaChatObject | OllamaEmbedObject
             return await answering(server, request)
         name, is_unloaded = Fields(body).text("model"), unloads(body)
 
-        async def loaded() -> Any:
+        async def loaded() -> object:
             if is_unloaded:
                 model = await server.pool.unload(name)
             else:
@@ -373,7 +375,7 @@ async def _show(server: Server, request: Request) -> Response:
 
 
 async def _listed(
-    server: Server, places: Sequence[Place], describe: Callable[[Place], dict[str, Any] | None]
+    server: Server, places: Sequence[Place], describe: Callable[[Place], dict[str, object] | None]
 ) -> Response:
     found = await _from_files(lambda: [*filter(None, map(describe, places))], server.listing)
     return _json({"models": found})
@@ -392,7 +394,7 @@ async def _from_files(work: Callable[[], Made], room: asyncio.Semaphore | None =
         raise unavailable("the files of the models cannot be read in time", code="no_reply") from error
 
 
-def _json(value: Any) -> Response:
+def _json(value: object) -> Response:
     return Response(line(value), media_type="application/json")
 
 

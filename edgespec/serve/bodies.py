@@ -10,7 +10,7 @@ import asyncio
 import re
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from starlette.types import Receive
 
@@ -54,7 +54,7 @@ class Bodies:
         self._arriving: set[Body] = set()
         self._parsing = asyncio.Semaphore(1)
 
-    async def read(self, body: Body, receive: Receive, announced: int) -> Any:
+    async def read(self, body: Body, receive: Receive, announced: int) -> object:
         """Return a body as parsed JSON. The body counts as held until `let_go`. Raises ApiError."""
         if announced > self._max_body:
             self._too_large()
@@ -136,7 +136,7 @@ def count_values(data: bytes, most: int) -> int:
     return 1 + sum(map(marks.count, (b",", b"[", b"{")))
 
 
-def parsed(data: bytes) -> Any:
+def parsed(data: bytes) -> object:
     """Parse JSON. Raises ApiError for invalid JSON, and for numbers and texts that JSON cannot contain."""
     try:
         return strict_json.parsed(data)

@@ -16,6 +16,7 @@ from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, Part, Schemas, 
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
 from edgespec.events import TokenEvent, ended_json
+from edgespec.requests.bad_input import JsonObject
 from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.scores import with_texts
 from edgespec.settings import Request
@@ -151,7 +152,7 @@ class Writer(ABC):
     ping: ClassVar[bytes] = b": ping\n\n"
     done: ClassVar[bytes] = b""
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+    def __init__(self, call: Call, body: JsonObject) -> None:
         self.call = call
         self.answers = [Answer() for _ in call.requests]
         self._readers = [PieceReader(call, index) for index in range(len(call.requests))]
@@ -198,7 +199,7 @@ class Writer(ABC):
         return ()
 
     @staticmethod
-    def event(chunk: Mapping[str, Any]) -> bytes:
+    def event(chunk: JsonObject) -> bytes:
         """Return a chunk as an event of a stream."""
         return f"data: {line(chunk)}\n\n".encode()
 
@@ -218,7 +219,7 @@ class BlockObject(Writer):
 
     kinds: ClassVar[tuple[str, str]]
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+    def __init__(self, call: Call, body: JsonObject) -> None:
         super().__init__(call, body)
         self.object: dict[str, Any] = {}
         self._blocks: list[dict[str, Any]] = []
@@ -237,7 +238,7 @@ class BlockObject(Writer):
         return self.object
 
     @staticmethod
-    def event(chunk: Mapping[str, Any]) -> bytes:
+    def event(chunk: JsonObject) -> bytes:
         return f"event: {chunk['type']}\n".encode() + Writer.event(chunk)
 
     def chunks(self, piece: Piece) -> Events:
@@ -276,7 +277,7 @@ class BlockObject(Writer):
         """End the last block if it is open."""
 
     @abstractmethod
-    def _ended(self, end: End) -> dict[str, Any]:
+    def _ended(self, end: End) -> dict[str, object]:
         """Return the fields that are known at the end of the answer."""
 
     @abstractmethod
@@ -373,7 +374,7 @@ class PieceReader:
         return Piece(self._index, text)
 
 
-def timings(stats: Stats) -> dict[str, Any]:
+def timings(stats: Stats) -> dict[str, object]:
     """Return the figures of an answer under llama.cpp's names, followed by those of drafting."""
     figures = stats.as_json()
     times: dict[str, Any] = figures.pop("timings")
@@ -383,6 +384,6 @@ def timings(stats: Stats) -> dict[str, Any]:
     return times | figures
 
 
-def line(value: Any) -> str:
+def line(value: object) -> str:
     """Return the JSON of a value for clients, on one line."""
     return json_line(value, is_compact=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 from edgespec.events import TokenEvent
-from edgespec.requests.bad_input import UnsupportedError, wrong
+from edgespec.requests.bad_input import JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields
 from edgespec.requests.known_fields import COMPLETION
 from edgespec.requests.openai import token_logprob
@@ -20,12 +20,12 @@ from edgespec.serve.served import Served
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def completion_call(body: Mapping[str, Any], model: Served) -> Call:
+def completion_call(body: JsonObject, model: Served) -> Call:
     """Read a body of /completion. Raises BadInputError."""
     return _call_of(Fields(body, COMPLETION), model)
 
 
-def infill_call(body: Mapping[str, Any], model: Served) -> Call:
+def infill_call(body: JsonObject, model: Served) -> Call:
     """Read a body of /infill. Raises BadInputError, and ApiError for a model that does not generate."""
     model.check_generates()  # else the error would be about tokens that the model lacks
     return _call_of(infill_prompt(body, model), model)
@@ -56,10 +56,11 @@ class CompletionObject(Writer):
         "n": "n_cmpl",
     }
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+    def __init__(self, call: Call, body: JsonObject) -> None:
         super().__init__(call, body)
         self._returns_tokens = body.get("return_tokens") is True
-        self._fields: Sequence[str] = body.get("response_fields") or ()
+        names = body.get("response_fields")
+        self._fields: Sequence[str] = names if isinstance(names, list) else ()
 
     def whole(self) -> Any:
         made = [
@@ -82,7 +83,7 @@ class CompletionObject(Writer):
         if piece.end is not None:
             yield self._wanted(self._last(piece.index, "", []))
 
-    def _last(self, index: int, content: str, tokens: Sequence[int]) -> dict[str, Any]:
+    def _last(self, index: int, content: str, tokens: Sequence[int]) -> dict[str, object]:
         answer = self.answers[index]
         end, stats = answer.ended, answer.ended.stats
         kind = "limit" if end.reason == "length" else "word" if end.cut else "eos"
@@ -106,7 +107,7 @@ class CompletionObject(Writer):
             "timings": timings(stats),
         }
 
-    def _wanted(self, whole: dict[str, Any]) -> dict[str, Any]:
+    def _wanted(self, whole: dict[str, object]) -> dict[str, object]:
         """Return the fields that the client wants, all unless it names some. A name such as timings/prompt_n is that of
         a field in another one."""
         if not self._fields:
@@ -115,7 +116,7 @@ class CompletionObject(Writer):
         names = whole | {f"{outer}/{name}": value for outer, found in inner.items() for name, value in found.items()}
         return {name: names[name] for name in self._fields if name in names}
 
-    def _probabilities(self, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
+    def _probabilities(self, tokens: Sequence[TokenEvent]) -> dict[str, object]:
         """Return the field for the log-probabilities of tokens, if the client wants them."""
         if not self.call.wants_tokens:
             return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.stats import Stats
-from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields, content_of
 from edgespec.requests.known_fields import Known
 from edgespec.requests.known_fields_of_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
@@ -68,7 +68,7 @@ class VectorsObject(ABC):
     inputs: Inputs
     loaded_ns = 0
 
-    def __init__(self, body: Mapping[str, Any], model: Served) -> None:
+    def __init__(self, body: JsonObject, model: Served) -> None:
         self._started_ns = time.perf_counter_ns()
         self.model, self._served, self._values = model.name, model, list[str]()
         fields = Fields(body, self.known)
@@ -78,7 +78,7 @@ class VectorsObject(ABC):
         self._read(fields)
 
     @classmethod
-    def names(cls, body: Mapping[str, Any]) -> Names:
+    def names(cls, body: JsonObject) -> Names:
         """Return the name in this body for each text of `Inputs`."""
         field = next((name for name in (cls.prompt, *cls.prompts) if body.get(name) is not None), cls.prompt)
         texts = several(field, body.get(field))
@@ -252,19 +252,19 @@ def unit(row: Row) -> Row:
     return row * np.float32(1 / length) if length else row
 
 
-def _texts(name: str, given: Any, model: Served, *, ids: bool = True) -> tuple[Text, ...]:
+def _texts(name: str, given: object, model: Served, *, ids: bool = True) -> tuple[Text, ...]:
     """Read a text or a list of texts; with `ids` a text may be a list of token ids. Raises BadInputError."""
     texts = several(name, given)
     _check_number(name, texts)
     return tuple(_text(where, text, model, ids=ids) for where, text in texts)
 
 
-def _check_number(name: str, given: list[Any]) -> None:
+def _check_number(name: str, given: Sized) -> None:
     if not 0 < len(given) <= MOST_TEXTS:
         raise BadInputError(f"{name} must have 1 to {MOST_TEXTS:,} texts, not {len(given):,}", name)
 
 
-def _text(where: str, given: Any, model: Served, *, ids: bool) -> Text:
+def _text(where: str, given: object, model: Served, *, ids: bool) -> Text:
     if ids and isinstance(given, dict) and isinstance(parts := given.get("content"), list):
         given = content_of(f"{where}.content", parts)
     found = prompt_of(where, given, model, special=True) if ids else given
@@ -272,7 +272,7 @@ def _text(where: str, given: Any, model: Served, *, ids: bool) -> Text:
         if not found and not model.has_empty_texts:
             raise BadInputError(f"{where} is empty", where)
         return found
-    if not ids:
+    if not isinstance(found, list):
         raise wrong(where, "be a text", given)
     for id in found:
         if not 0 <= id < model.n_vocab:
@@ -284,6 +284,6 @@ def _usage(stats: Stats) -> dict[str, int]:
     return {"prompt_tokens": stats.prompt_tokens, "total_tokens": stats.prompt_tokens}
 
 
-def _object(name: str, parts: list[str], rest: Mapping[str, Any]) -> str:
+def _object(name: str, parts: list[str], rest: JsonObject) -> str:
     """Return the JSON of an object with a list of these parts, each of which is JSON, and the `rest`."""
     return f'{{"{name}":[{",".join(parts)}],{line(rest)[1:]}'

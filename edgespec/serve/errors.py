@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from edgespec.errors import EdgespecError, ImageError, PromptTooLongError, UsageError
-from edgespec.requests.bad_input import BadInputError, UnsupportedError
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError
 from edgespec.requests.known_fields import ALIASES
 from edgespec.settings import shown
 
@@ -51,13 +51,13 @@ class ApiError(Exception):
         param: str | None = None,
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
-        more: Mapping[str, Any] | None = None,
+        more: JsonObject | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.type, self.param, self.code = status, message, type, param, code
         self.headers, self.more = dict(headers or {}), dict(more or {})
 
-    def body(self) -> dict[str, Any]:
+    def body(self) -> dict[str, object]:
         said = {"message": self.message, "type": self.type, "param": self.param, "code": self.code}
         return {"error": said | self.more}
 
@@ -86,12 +86,12 @@ def anthropic_body(error: ApiError) -> dict[str, Any]:
     return {"type": "error", "error": {"type": kind, "message": message, **error.more}}
 
 
-def ollama_body(error: ApiError) -> dict[str, Any]:
+def ollama_body(error: ApiError) -> dict[str, object]:
     """Return an error as Ollama's clients expect it."""
     return {"error": error.message}
 
 
-def body_for(path: str, error: ApiError) -> dict[str, Any]:
+def body_for(path: str, error: ApiError) -> dict[str, object]:
     """Return the error object in the style of an endpoint."""
     if path.startswith("/api/"):
         return ollama_body(error)
@@ -174,7 +174,7 @@ def sent_as(names: Names) -> Iterator[None]:
             del told  # its traceback refers to this frame, and so would keep a body in memory until the next collection
 
 
-def names_in(body: Mapping[str, Any], names: Names) -> Names:
+def names_in(body: JsonObject, names: Names) -> Names:
     """Return the names of a format, and the aliases that a body uses, without fields that the body sets directly."""
     aliases = {known: alias for alias, known in ALIASES.items() if alias in body}
     schema = next((name for field, name in SCHEMAS.items() if body.get(field)), "json_schema")

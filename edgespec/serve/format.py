@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from edgespec.requests.bad_input import JsonObject
 from edgespec.serve.chat import Call, Writer
 from edgespec.serve.served import Served
 
@@ -21,5 +21,5 @@ class Format:
     """
 
     paths: tuple[str, ...]
-    read: Callable[[Mapping[str, Any], Served], Call]
+    read: Callable[[JsonObject, Served], Call]
     writer: type[Writer]

@@ -115,7 +115,7 @@ class Server(uvicorn.Server):
         listeners: list[socket.socket] = [Listener(fileno=each.dup().detach()) for each in sockets or ()]
         await super().startup(listeners)
 
-    def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         """Handle an error of the event loop."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in SHORT and "socket" in context):

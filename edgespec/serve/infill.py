@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from edgespec.requests.bad_input import BadInputError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, wrong
 from edgespec.requests.fields import Fields
 from edgespec.requests.known_fields import INFILL
 from edgespec.runtime.prompts import LONGEST_TOKEN
@@ -22,7 +21,7 @@ PROJECT, FILE, OTHER_FILE = "myproject\n", "filename\n", "tmp"  # llama.cpp's se
 SNIPPET = "\n\n--- snippet ---\n\n"
 
 
-def infill_prompt(body: Mapping[str, Any], model: Served) -> Fields:
+def infill_prompt(body: JsonObject, model: Served) -> Fields:
     """Return the fields of a body of /infill as those of a completion. Raises BadInputError."""
     fields = Fields(body, INFILL)
     for name in ("input_prefix", "input_suffix"):
@@ -44,7 +43,7 @@ def infill_prompt(body: Mapping[str, Any], model: Served) -> Fields:
     return Fields(fields.rest() | {"prompt": tokens, "max_tokens": most}, notes=fields.notes)
 
 
-def _files(given: Any) -> list[tuple[str, str]]:
+def _files(given: object) -> list[tuple[str, str]]:
     """Return the names and the texts of other files. Raises BadInputError."""
     if not isinstance(given, list) or len(given) > MOST_FILES or not all(isinstance(file, dict) for file in given):
         raise wrong("input_extra", f"be a list of at most {MOST_FILES} objects with filename and text", given)

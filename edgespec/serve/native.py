@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from edgespec.dialects.about import calls_of, reasoning_of
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.text_facts import text_facts
-from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields
 from edgespec.requests.known_fields import APPLY_TEMPLATE
 from edgespec.runtime.prompts import Prompts
@@ -30,7 +30,7 @@ MOST_CHARACTERS, MOST_WITH_PIECES = 2**20, 2**17  # of one /tokenize
 MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and for each token of the context
 
 
-async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
+async def tokenize(body: JsonObject, model: Served) -> dict[str, object]:
     """Return the ids of a text; with `with_pieces` also the text of each. vLLM has other names for the fields."""
     fields = Fields(body)
     text = fields.text("content", fields.text("prompt"))
@@ -46,7 +46,7 @@ async def tokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     return {"tokens": [{"id": id, "piece": _piece(data)} for id, data in zip(ids, pieces, strict=True)]}
 
 
-async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
+async def detokenize(body: JsonObject, model: Served) -> dict[str, object]:
     """Return the text of ids; with `with_pieces` also the text of each."""
     fields = Fields(body)
     ids, with_pieces = fields.take("tokens"), fields.flag("with_pieces")
@@ -57,7 +57,7 @@ async def detokenize(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     return {"content": text, "prompt": text} | ({"pieces": [_piece(data) for data in pieces]} if with_pieces else {})
 
 
-def tokenizer_info(model: Served) -> dict[str, Any]:
+def tokenizer_info(model: Served) -> dict[str, object]:
     """Return the tokens around texts and the chat template, as vLLM does for lm-evaluation-harness."""
     vocabulary = model.vocabulary
     ends = {"bos_token": vocabulary.bos, "eos_token": vocabulary.eos}
@@ -67,7 +67,7 @@ def tokenizer_info(model: Served) -> dict[str, Any]:
     return texts | {"chat_template": model.templates.default or None, "model_max_length": model.n_ctx}
 
 
-async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
+async def apply_template(body: JsonObject, model: Served) -> dict[str, object]:
     """Return the prompt that the template makes of messages, or with `count` the number of its tokens."""
     call = await in_thread(partial(chat_call, body, model, APPLY_TEMPLATE), "reads a request")
     request = call.requests[0]
@@ -78,10 +78,10 @@ async def apply_template(body: Mapping[str, Any], model: Served) -> dict[str, An
     return {"prompt": await model.ask(lambda worker: worker.render(request))}
 
 
-def counting(read: Callable[[Mapping[str, Any], Served], Call]) -> Callable[..., Awaitable[dict[str, int]]]:
+def counting(read: Callable[[JsonObject, Served], Call]) -> Callable[..., Awaitable[dict[str, int]]]:
     """Return a question for the number of tokens in the prompt of a body, which `read` reads."""
 
-    async def counted(body: Mapping[str, Any], model: Served) -> dict[str, int]:
+    async def counted(body: JsonObject, model: Served) -> dict[str, int]:
         call = await in_thread(partial(read, body, model), "reads a request")
         request = call.requests[0]
         if Prompts.length(request) > (most := max(MOST_COUNTED, CHARACTERS * model.n_ctx)):
@@ -91,7 +91,7 @@ def counting(read: Callable[[Mapping[str, Any], Served], Call]) -> Callable[...,
     return counted
 
 
-async def pace(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
+async def pace(body: JsonObject, model: Served) -> dict[str, object]:
     """Return why drafters are active or off for requests like this one."""
     read = chat_call if body.get("messages") else text_call
     call = await in_thread(partial(read, body, model), "reads a request")
@@ -99,20 +99,20 @@ async def pace(body: Mapping[str, Any], model: Served) -> dict[str, Any]:
     return {"drafters": [asdict(verdict) for verdict in verdicts]}
 
 
-def models(place: Place) -> list[dict[str, Any]]:
+def models(place: Place) -> list[dict[str, object]]:
     """Return a model and its adapters as /v1/models lists them."""
     own = _model(place)
     more = [own | {"id": f"{own['id']}:{adapter}", "parent": own["id"]} for adapter in place.offer.adapters]
     return [own, *more]
 
 
-def _model(place: Place) -> dict[str, Any]:
+def _model(place: Place) -> dict[str, object]:
     """Return the description of a model, with the `status` of llama.cpp's server."""
     served = place.living
-    status: dict[str, Any] = {"value": place.state}
+    status: dict[str, object] = {"value": place.state}
     if place.has_failed or (place.served and not served):
         status["failed"] = True
-    made: dict[str, Any] = {"id": place.offer.name, "object": "model", "created": 0, "owned_by": "edgespec"}
+    made: dict[str, object] = {"id": place.offer.name, "object": "model", "created": 0, "owned_by": "edgespec"}
     if served is None:
         return made | {"status": status}
     info = served.info
@@ -160,7 +160,7 @@ def _file_name(path: str | None) -> str | None:
     return path and Path(path).name
 
 
-def generation_settings(request: Request) -> dict[str, Any]:
+def generation_settings(request: Request) -> dict[str, object]:
     """Return the settings of an answer under the names of llama.cpp's server."""
     settings = asdict(request.sampling) | {"n_predict": request.max_tokens}
     settings["logit_bias"] = [[id, None if bias == float("-inf") else bias] for id, bias in settings["logit_bias"]]
@@ -169,7 +169,7 @@ def generation_settings(request: Request) -> dict[str, Any]:
     return settings | {"stop": [*request.stop], "n_probs": request.logprobs or 0, "lora": adapters}
 
 
-def adapters(place: Place) -> list[dict[str, Any]]:
+def adapters(place: Place) -> list[dict[str, object]]:
     """Return the adapters of a model with their usual scales; none for a model that is not loaded."""
     if place.living is None:
         return []
@@ -177,23 +177,23 @@ def adapters(place: Place) -> list[dict[str, Any]]:
     return [{"id": id, "name": a.name, "path": Path(a.path).name, "scale": a.scale} for id, a in enumerate(found)]
 
 
-async def slots(place: Place) -> list[dict[str, Any]]:
+async def slots(place: Place) -> list[dict[str, object]]:
     """Return the state of each slot; a model that is not loaded or does not generate has no slots."""
     served = place.living
     if served is None or not served.generates:
         return []
     n_ctx, drafts = served.n_ctx, bool(served.info.drafters)
-    held: list[dict[str, Any]] = await served.ask(lambda worker: worker.slots(), STATE_S)
+    held: list[dict[str, object]] = await served.ask(lambda worker: worker.slots(), STATE_S)
     return [slot | {"n_ctx": n_ctx, "speculative": drafts} for slot in held]
 
 
 @cache
-def _texts_depend_on(path: str, settings: LoadSettings) -> dict[str, Any]:
+def _texts_depend_on(path: str, settings: LoadSettings) -> dict[str, object]:
     """Return what texts of this model depend on, as the file next to a batch's output has it."""
     return text_facts(check_model(Path(path), embeds=True), settings)
 
 
-def _piece(data: bytes) -> Any:
+def _piece(data: bytes) -> object:
     """Return the text of a token, or the bytes of one that is a part of a character."""
     try:
         return data.decode()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from edgespec.dialects.calls import AnyCall
-from edgespec.requests.bad_input import UnsupportedError, wrong
+from edgespec.requests.bad_input import JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields
 from edgespec.requests.images import image_of
 from edgespec.requests.known_fields import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
@@ -27,7 +27,7 @@ _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")  # of a duratio
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def ollama_chat(body: Mapping[str, Any], model: Served) -> Call:
+def ollama_chat(body: JsonObject, model: Served) -> Call:
     """Read a body of /api/chat. Raises BadInputError."""
     fields = Fields(body, OLLAMA_CHAT)
     chat = _common(fields)
@@ -38,7 +38,7 @@ def ollama_chat(body: Mapping[str, Any], model: Served) -> Call:
     return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model)
 
 
-def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
+def ollama_generate(body: JsonObject, model: Served) -> Call:
     """Read a body of /api/generate. Raises BadInputError."""
     fields = Fields(body, OLLAMA_GENERATE)
     what = _common(fields)
@@ -64,7 +64,7 @@ def ollama_generate(body: Mapping[str, Any], model: Served) -> Call:
     return text_of(Fields(fields.rest() | what, notes=fields.notes), model)
 
 
-def unloads(body: Mapping[str, Any]) -> bool:
+def unloads(body: JsonObject) -> bool:
     """Return whether a body without a prompt asks for its model to be unloaded: with a `keep_alive` of no time, as a
     number of seconds or a duration of Go. Raises BadInputError."""
     value = Fields(body).take("keep_alive", -1)
@@ -79,7 +79,7 @@ def unloads(body: Mapping[str, Any]) -> bool:
     return not any(float(number) for number, _ in parts)
 
 
-def _common(fields: Fields) -> dict[str, Any]:
+def _common(fields: Fields) -> dict[str, object]:
     """Take the fields of both endpoints, and return them as those of a chat. Raises BadInputError."""
     given = fields.mapping("options")  # JavaScript has no integers: some clients send 40.0
     whole = {name: int(value) for name, value in given.items() if isinstance(value, float) and value.is_integer()}
@@ -105,7 +105,7 @@ def _common(fields: Fields) -> dict[str, Any]:
     return chat
 
 
-def _message(where: str, given: Any) -> Any:
+def _message(where: str, given: object) -> object:
     """Return a message as OpenAI's chats have it."""
     if not isinstance(given, dict):
         return given
@@ -121,7 +121,7 @@ def _message(where: str, given: Any) -> Any:
     return fields.rest() | message
 
 
-def _seen(where: str, images: Any, text: Any) -> list[Any]:
+def _seen(where: str, images: object, text: object) -> list[object]:
     """Return images in base64 and the text after them as the parts of a message."""
     if not isinstance(images, list):
         raise wrong(where, "be a list of images in base64", images)
@@ -152,7 +152,7 @@ class OllamaChatObject(Writer):
     _is_chat = True
 
     @staticmethod
-    def event(chunk: Mapping[str, Any]) -> bytes:
+    def event(chunk: JsonObject) -> bytes:
         return f"{line(chunk)}\n".encode()
 
     def has_pieces(self, tool: AnyCall) -> bool:
@@ -176,14 +176,14 @@ class OllamaChatObject(Writer):
         return cls._object(model) | {"done": True, "done_reason": "unload" if is_unloaded else "load"}
 
     @classmethod
-    def _object(cls, model: str, text: str = "", **more: Any) -> dict[str, Any]:
+    def _object(cls, model: str, text: str = "", **more: Any) -> dict[str, object]:
         """Return an object with a text, and what else the model says."""
         created = datetime.now(UTC).isoformat().replace("+00:00", "Z")
         said = {"message": {"role": "assistant", "content": text} | more} if cls._is_chat else {"response": text} | more
         return {"model": model, "created_at": created} | said
 
-    def _part(self, piece: Piece, calls: list[AnyCall]) -> dict[str, Any]:
-        said: dict[str, Any] = {"thinking": piece.reasoning} if piece.reasoning else {}
+    def _part(self, piece: Piece, calls: list[AnyCall]) -> dict[str, object]:
+        said: dict[str, object] = {"thinking": piece.reasoning} if piece.reasoning else {}
         if calls:
             said["tool_calls"] = [_tool_call(call) for call in calls]
         made = self._object(self.call.model, piece.text, **said)
@@ -191,7 +191,7 @@ class OllamaChatObject(Writer):
             made["logprobs"] = [_finite(token_logprob(event, self.call.token_bytes)) for event in piece.tokens]
         return made
 
-    def _end(self, piece: Piece) -> dict[str, Any]:
+    def _end(self, piece: Piece) -> dict[str, object]:
         assert piece.end is not None
         stats, reason = piece.end.stats, piece.end.reason
         return {
@@ -222,6 +222,6 @@ def _finite(token: dict[str, Any]) -> dict[str, Any]:
     return token | {"logprob": LOWEST if token["logprob"] is None else token["logprob"]} | more
 
 
-def _tool_call(call: AnyCall) -> dict[str, Any]:
+def _tool_call(call: AnyCall) -> dict[str, object]:
     function = {"index": call.number, "name": call.name, "arguments": json.loads(call.arguments)}
     return {"id": call.id, "function": function}

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from edgespec.dialects.about import knows_tools, reasons
 from edgespec.errors import EdgespecError
@@ -30,7 +29,7 @@ VERSION = "0.12.11"  # the first version of Ollama that has everything that is a
 FOREVER_S = 10**9
 
 
-def listed(place: Place) -> dict[str, Any] | None:
+def listed(place: Place) -> dict[str, object] | None:
     """Return a model as /api/tags lists it, or None if its file cannot be read."""
     try:
         path = resolve(place.offer.settings.model).path
@@ -56,7 +55,7 @@ def _described(path: Path, size: int, changed_ns: int) -> LocalModel:
     return local_model(str(path), embeds=True)
 
 
-def running(place: Place) -> dict[str, Any] | None:
+def running(place: Place) -> dict[str, object] | None:
     """Return a loaded model as /api/ps lists it."""
     about, served = listed(place), place.living
     if about is None or served is None:
@@ -68,7 +67,7 @@ def running(place: Place) -> dict[str, Any] | None:
     return about | {"expires_at": iso(expires_s), "size_vram": 0, "context_length": served.n_ctx}
 
 
-def shown(place: Place) -> dict[str, Any]:
+def shown(place: Place) -> dict[str, object]:
     """Return the description of a model for /api/show. Raises EdgespecError."""
     model = local_model(place.offer.settings.model, embeds=True)
     header = model.header
@@ -103,7 +102,7 @@ def _modelfile(system: str, parameters: Mapping[str, int | float]) -> Iterator[s
         yield f"PARAMETER {name} {value}"
 
 
-def _details(model: LocalModel) -> dict[str, Any]:
+def _details(model: LocalModel) -> dict[str, object]:
     return {
         "parent_model": "",
         "format": "gguf",
@@ -114,12 +113,12 @@ def _details(model: LocalModel) -> dict[str, Any]:
     }
 
 
-def _metadata(header: Header) -> dict[str, Any]:
+def _metadata(header: Header) -> dict[str, object]:
     known = {"general.parameter_count": header.n_params} | header.metadata
     return {name: _as_json(value) for name, value in known.items()}
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     """Return a value of the metadata for JSON. Vocabularies are null, as in Ollama."""
     if isinstance(value, tuple):
         return [_as_json(part) for part in value]

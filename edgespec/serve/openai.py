@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -13,7 +13,7 @@ from edgespec import __version__
 from edgespec.core.stats import Stats
 from edgespec.dialects.calls import AnyCall, CallPiece
 from edgespec.events import TokenEvent
-from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import LONGEST, Fields
 from edgespec.requests.known_fields import CHAT, TEXT, Known
 from edgespec.requests.messages import chat_messages, check_count
@@ -36,7 +36,7 @@ MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def chat_call(body: Mapping[str, Any], model: Served, known: Known = CHAT) -> Call:
+def chat_call(body: JsonObject, model: Served, known: Known = CHAT) -> Call:
     """Read a body of /v1/chat/completions. Raises BadInputError."""
     return chat_of(Fields(body, known), model)
 
@@ -77,7 +77,7 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
     return call
 
 
-def text_call(body: Mapping[str, Any], model: Served) -> Call:
+def text_call(body: JsonObject, model: Served) -> Call:
     """Read a body of /v1/completions. Raises BadInputError."""
     return text_of(Fields(body, TEXT), model)
 
@@ -122,14 +122,14 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
     return what
 
 
-def _with_ids(biases: Any, model: Served) -> Any:
+def _with_ids(biases: object, model: Served) -> object:
     """Return biases in which the tokens of a text replace it, as in llama.cpp's server. A number in the keys of an
     object is a token id. What is not valid is left to the next check."""
     if isinstance(biases, dict):
         biases = [[int(key) if re.fullmatch(r"-?\d{1,18}", key) else key, bias] for key, bias in biases.items()]
     if not isinstance(biases, list) or len(biases) > LONGEST["logit_bias"]:
         return biases
-    found: list[Any] = []
+    found: list[object] = []
     for pair in biases:
         is_text = isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str)
         found += [[id, pair[1]] for id in model.vocabulary.tokenize(pair[0])] if is_text else [pair]
@@ -176,7 +176,7 @@ def _take_scores(call: Call, n_scored: int | None) -> None:
     call.n_scored = n_scored
 
 
-def _checked_logprobs(name: str, value: Any) -> int | None:
+def _checked_logprobs(name: str, value: object) -> int | None:
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= MOST_LOGPROBS):
         raise wrong(name, f"be an integer from 0 to {MOST_LOGPROBS}", value)
     return value
@@ -191,7 +191,7 @@ class ChatObject(Writer):
     done = b"data: [DONE]\n\n"
     _is_chat = True
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+    def __init__(self, call: Call, body: JsonObject) -> None:
         super().__init__(call, body)
         self._id = ("chatcmpl-" if self._is_chat else "cmpl-") + secrets.token_hex(12)
         self._created = int(time.time())
@@ -226,7 +226,7 @@ class ChatObject(Writer):
             self.answers[index].end = piece.end
             last = self._chunk(index, {} if self._is_chat else "", finish_reason=piece.end.reason)
             last["choices"][0] |= piece.end.more
-            figures: dict[str, Any] = {"seed": self.call.requests[index].seed}
+            figures: dict[str, object] = {"seed": self.call.requests[index].seed}
             # The chunk with the usage has them too, and some clients (Open WebUI) add up the figures of all chunks.
             if not self.call.include_usage or len(self.answers) > 1:
                 figures["timings"] = timings(piece.end.stats)
@@ -236,7 +236,7 @@ class ChatObject(Writer):
         return [self._object(self._chunk_kind, []) | self._totals()] if self.call.include_usage else []
 
     def _chunk(
-        self, index: int, what: Any, *, logprobs: Any = None, finish_reason: str | None = None
+        self, index: int, what: object, *, logprobs: object = None, finish_reason: str | None = None
     ) -> dict[str, Any]:
         choice = {"index": index, "delta" if self._is_chat else "text": what, "logprobs": logprobs}
         return self._object(self._chunk_kind, [choice | {"finish_reason": finish_reason}])
@@ -245,13 +245,13 @@ class ChatObject(Writer):
     def _chunk_kind(self) -> str:
         return "chat.completion.chunk" if self._is_chat else "text_completion"
 
-    def _choice(self, index: int, answer: Answer) -> dict[str, Any]:
+    def _choice(self, index: int, answer: Answer) -> dict[str, object]:
         text, end = "".join(answer.texts), answer.ended
         said = [*answer.prompt, *answer.tokens] if self.call.echoes else answer.tokens
         logprobs = self._logprobs(index, said) if self.call.wants_tokens else None
-        made: dict[str, Any] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason, **end.more}
+        made: dict[str, object] = {"index": index, "logprobs": logprobs, "finish_reason": end.reason, **end.more}
         if self._is_chat:
-            message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
+            message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
             if reasoning := "".join(answer.reasoning):
                 message["reasoning_content"] = reasoning
             if answer.calls:
@@ -266,8 +266,8 @@ class ChatObject(Writer):
             made |= {"tokens": _as_json(answer.tokens), "cut": end.cut}
         return made
 
-    def _delta(self, piece: Piece, tool: Mapping[str, Any] | None) -> dict[str, Any]:
-        delta: dict[str, Any] = {}
+    def _delta(self, piece: Piece, tool: JsonObject | None) -> dict[str, object]:
+        delta: dict[str, object] = {}
         if piece.reasoning:
             delta["reasoning_content"] = piece.reasoning
         if tool is not None:
@@ -279,7 +279,7 @@ class ChatObject(Writer):
     def has_pieces(self, tool: AnyCall) -> bool:
         return not self._tools.is_custom(tool)
 
-    def _tool_delta(self, tool: CallPiece | AnyCall) -> dict[str, Any] | None:
+    def _tool_delta(self, tool: CallPiece | AnyCall) -> dict[str, object] | None:
         """Return what is new of a call. One whose input is a text is sent when it is complete."""
         if isinstance(tool, AnyCall):
             return {"index": tool.number, **self._tool_call(tool)} if self._tools.is_custom(tool) else None
@@ -289,7 +289,7 @@ class ChatObject(Writer):
             return {"index": tool.number, "function": {"arguments": tool.text}}
         return {"index": tool.number, **self._tool_call(AnyCall(tool.name, "", id=tool.id))}
 
-    def _tool_call(self, tool: AnyCall) -> dict[str, Any]:
+    def _tool_call(self, tool: AnyCall) -> dict[str, object]:
         if self._tools.is_custom(tool):
             return {"id": tool.id, "type": "custom", "custom": {"name": tool.name, "input": self._tools.input_of(tool)}}
         return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
@@ -301,12 +301,12 @@ class ChatObject(Writer):
         self._lengths[index] += sum(len(event.text) for event in tokens)
         return text_logprobs(tokens, self.call.token_bytes, start)
 
-    def _scores(self, answer: Answer) -> dict[str, Any]:
+    def _scores(self, answer: Answer) -> dict[str, object]:
         """Return the field for the log-probabilities of a prompt, if the client wants it."""
         n = self.call.n_scored
         return {} if n is None else {"prompt_logprobs": by_id(answer.prompt, n, self.call.token_bytes)}
 
-    def _totals(self) -> dict[str, Any]:
+    def _totals(self) -> dict[str, object]:
         """Return the usage and the figures of all answers. A prompt with several answers counts once."""
         stats, requests = Stats(), self.call.requests
         n_prompt = n_cached = n_completion = n_reasoning = 0
@@ -345,5 +345,5 @@ class TextObject(ChatObject):
     _is_chat = False
 
 
-def _as_json(tokens: Sequence[TokenEvent]) -> list[dict[str, Any]]:
+def _as_json(tokens: Sequence[TokenEvent]) -> list[dict[str, object]]:
     return [event.as_json() for event in tokens]

@@ -15,6 +15,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
 from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.llm.stream import Stream
+from edgespec.requests.bad_input import JsonObject
 from edgespec.runtime.worker import Worker
 from edgespec.serve.errors import ApiError, busy, unavailable
 from edgespec.serve.served import Served
@@ -24,7 +25,7 @@ from edgespec.settings import Inputs, LoadSettings, Request
 LOOK_S = 5.0  # how long the list of local models is valid
 SHOWN = 12  # names in an error
 
-Tell = Callable[[Mapping[str, Any]], None]
+Tell = Callable[[JsonObject], None]
 """Called with an event of a model as plain data: `event` and `model`."""
 
 

@@ -30,14 +30,14 @@ def take_prompts(fields: Fields, suffix: str, model: Served, *, special: bool) -
     return [_fields_of(around_gap(model, "suffix", ids(prompt), ids(suffix))) for prompt in prompts]
 
 
-def several(where: str, given: Any) -> list[tuple[str, Any]]:
+def several(where: str, given: object) -> list[tuple[str, object]]:
     """Return the prompts in a field, each with its name. A list with a token id is one prompt."""
     if not isinstance(given, list) or any(map(is_integer, given)):
         return [(where, given)]
     return [(f"{where}[{index}]", prompt) for index, prompt in enumerate(given)]
 
 
-def prompt_of(where: str, given: Any, model: Served, *, special: bool) -> Prompt:
+def prompt_of(where: str, given: object, model: Served, *, special: bool) -> Prompt:
     """Return a prompt as a text or as token ids. llama.cpp's server also has texts in objects, and lists in which texts
     and ids follow each other. With `special`, control tokens in texts are parsed. Raises BadInputError."""
     if isinstance(given, dict) and isinstance(given.get("prompt_string"), str):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from time import perf_counter
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from edgespec.requests.bad_input import JsonObject
 from edgespec.serve.metrics import Metrics
 
-Log = Callable[[Mapping[str, Any]], None]
+Log = Callable[[JsonObject], None]
 """Called with a record of each request that has ended, as plain data."""
 
 
@@ -25,7 +25,7 @@ class Recorder:
             await self._app(scope, receive, send)
             return
         started_s, status = perf_counter(), 499  # unless anything is sent
-        scope["record"] = dict[str, Any]()
+        scope["record"] = dict[str, object]()
 
         async def noticing(message: Message) -> None:
             nonlocal status

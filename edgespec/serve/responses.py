@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall
-from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, object_in, wrong
 from edgespec.requests.documents import with_texts
 from edgespec.requests.fields import Fields, content_of
 from edgespec.requests.images import parts_of
@@ -31,7 +31,7 @@ _CALLS = {
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def response_call(body: Mapping[str, Any], model: Served) -> Call:
+def response_call(body: JsonObject, model: Served) -> Call:
     """Read a body of /v1/responses. Raises BadInputError."""
     fields = Fields(body, RESPONSES)
     instructions = fields.take("instructions")
@@ -51,18 +51,18 @@ def response_call(body: Mapping[str, Any], model: Served) -> Call:
     return chat_of(Fields(fields.rest() | chat, notes=fields.notes), model, messages)
 
 
-def _choice(given: Any) -> Any:
+def _choice(given: object) -> object:
     """Return the choice of a tool as chats have it."""
-    kind = given.get("type") if isinstance(given, dict) else None
+    choice = object_in(given)
+    kind, name = choice.get("type"), choice.get("name")
     if kind in ("function", "custom"):
-        name = f"{given['namespace']}.{given.get('name')}" if given.get("namespace") else given.get("name")
-        return {"type": kind, kind: {"name": name}}
+        return {"type": kind, kind: {"name": f"{group}.{name}" if (group := choice.get("namespace")) else name}}
     if kind == "allowed_tools":
-        return {"type": kind, kind: {"mode": given.get("mode"), "tools": given.get("tools")}}
+        return {"type": kind, kind: {"mode": choice.get("mode"), "tools": choice.get("tools")}}
     return given
 
 
-def _messages(instructions: Any, given: Any, notes: list[str]) -> Iterator[Message]:
+def _messages(instructions: object, given: object, notes: list[str]) -> Iterator[Message]:
     if instructions:
         yield message_of("system", content_of("instructions", instructions))
     if isinstance(given, str):
@@ -87,7 +87,7 @@ def _messages(instructions: Any, given: Any, notes: list[str]) -> Iterator[Messa
             yield message_of("assistant", **answer)
             answer = {}
         if kind in ("reasoning", *_CALLS) or is_answer:
-            _add(answer or (answer := {"content": ""}), where, kind, fields)
+            _add(answer or (answer := {"content": ""}), where, str(kind), fields)
         elif is_output:
             output = _output(f"{where}.output", fields.take("output", ""))
             yield message_of("tool", *output, tool_call_id=fields.text("call_id"))
@@ -102,9 +102,9 @@ def _messages(instructions: Any, given: Any, notes: list[str]) -> Iterator[Messa
         yield message_of("assistant", **answer)
 
 
-def _output(where: str, given: Any) -> tuple[str, tuple[Image, ...]]:
+def _output(where: str, given: object) -> tuple[str, tuple[Image, ...]]:
     """Return the text and the images of a result. Objects that are no parts of messages are written as JSON."""
-    parts = list[Any]()
+    parts = list[object]()
     for part in given if isinstance(given, list) else [given]:
         if isinstance(part, dict) and part.get("type") is None:  # of a shell
             part = json.dumps(part, ensure_ascii=False)
@@ -158,7 +158,7 @@ class ResponseObject(BlockObject):
     }
     kinds = ("reasoning", "message")
 
-    def __init__(self, call: Call, body: Mapping[str, Any]) -> None:
+    def __init__(self, call: Call, body: JsonObject) -> None:
         super().__init__(call, body)
         sampling = call.requests[0].sampling
         self.object = {
@@ -238,7 +238,7 @@ class ResponseObject(BlockObject):
         self._blocks[-1]["content"][0]["text"] += text
         yield self._event(f"response.{part}.delta", **self._where(), content_index=0, delta=text, **logprobs)
 
-    def _begin(self, kind: str, prefix: str, what: Mapping[str, Any]) -> Events:
+    def _begin(self, kind: str, prefix: str, what: JsonObject) -> Events:
         yield from self._close()
         self._is_open = True
         self._blocks.append({"type": kind, "id": f"{prefix}_{secrets.token_hex(12)}", "status": "in_progress", **what})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from edgespec.events import TokenEvent
 from edgespec.requests.bad_input import BadInputError
@@ -40,13 +39,13 @@ def with_texts(events: Sequence[TokenEvent], prompt: str, token_bytes: TokenByte
     return tuple(found)
 
 
-def by_id(events: Sequence[TokenEvent], n: int, token_bytes: TokenBytes) -> list[dict[str, Any] | None]:
+def by_id(events: Sequence[TokenEvent], n: int, token_bytes: TokenBytes) -> list[dict[str, object] | None]:
     """Return the log-probabilities of a prompt as vLLM does: for each token but the first, that of the token itself and
     of the `n` likeliest ones, by their ids."""
     return [None if event.logprob is None else dict(_entries(event, n, token_bytes)) for event in events]
 
 
-def _entries(event: TokenEvent, n: int, token_bytes: TokenBytes) -> Iterator[tuple[str, dict[str, Any]]]:
+def _entries(event: TokenEvent, n: int, token_bytes: TokenBytes) -> Iterator[tuple[str, dict[str, object]]]:
     own = (event.rank, event.id, event.logprob)
     for rank, token, logprob in (own, *((i, *each) for i, each in enumerate(event.top_logprobs[:n], 1))):
         yield str(token), {"logprob": finite(logprob), "rank": rank, "decoded_token": token_text(token_bytes(token))}

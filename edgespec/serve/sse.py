@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from edgespec.requests.bad_input import JsonObject
 from edgespec.serve.chat import Writer, line
 from edgespec.serve.errors import ApiError, body_for, error_for
 
@@ -17,7 +18,7 @@ FIRST_S = 5.0  # how long an error may still be an HTTP status
 PING_S = 15.0
 PIECE = 2**16  # bytes; a connection keeps as many before the next piece waits for the client
 
-Chunk = Mapping[str, Any]
+Chunk = JsonObject
 Made = TypeVar("Made")
 
 

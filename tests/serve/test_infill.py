@@ -58,7 +58,8 @@ def posted(server: Serving, status: int = 200, path: str = "/infill", **body: An
 
 
 def ids_of(server: Serving, **body: Any) -> list[int]:
-    ids: list[int] = infill_prompt(ASKED | body, server.served).take("prompt")
+    ids = infill_prompt(ASKED | body, server.served).take("prompt")
+    assert isinstance(ids, list)
     return ids
 
 

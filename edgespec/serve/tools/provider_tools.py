@@ -6,17 +6,17 @@ Tools that the service of a provider would run are passed on with their type alo
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from edgespec.dialects.calls import AnyCall, CallPiece
-from edgespec.requests.bad_input import wrong
+from edgespec.requests.bad_input import JsonObject, wrong
 from edgespec.requests.fields import Fields
 
-Tool = dict[str, Any]
+Tool = dict[str, object]
 
 
-def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, Any]:
+def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, object]:
     """Take `tools`, and return them as those of a chat. Raises BadInputError.
 
     `kinds` are the types of functions; None stands for a missing type. `parameters` is the name of the field with the
@@ -33,17 +33,17 @@ def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> d
         if tool.get("type") != "namespace" or not isinstance(inner, list):
             made.append(_as_chats(tool, kinds, parameters))
             continue
-        group = [_as_chats(each, kinds, parameters, tool) for each in inner if isinstance(each, dict)]
+        group = [_as_chats(each, kinds, parameters, tool.get("name")) for each in inner if isinstance(each, dict)]
         made += group[:1] or [{"type": "namespace"}]
         later += group[1:]
     return {"tools": made + later} if made else {}
 
 
-def _as_chats(tool: Mapping[str, Any], kinds: Collection[Any], parameters: str, group: Mapping[str, Any] = {}) -> Tool:
+def _as_chats(tool: JsonObject, kinds: Collection[object], parameters: str, group: object = None) -> Tool:
     kind = tool.get("type")
     if kind not in kinds and kind != "custom":
         return {"type": kind}
-    name = f"{group['name']}.{tool.get('name')}" if group.get("name") else tool.get("name")
+    name = f"{group}.{tool.get('name')}" if group else tool.get("name")
     function = {"name": name, "description": tool.get("description")}
     if kind not in kinds:
         return {"type": "custom", "custom": function | {"format": tool.get("format")}}
@@ -59,7 +59,7 @@ def _as_chats(tool: Mapping[str, Any], kinds: Collection[Any], parameters: str, 
 class ClientTools:
     """The tools of a request by the names that the model knows, for answers in the client's terms."""
 
-    def __init__(self, body: Mapping[str, Any]) -> None:
+    def __init__(self, body: JsonObject) -> None:
         self._customs: set[str] = set()
         self._groups: dict[str, tuple[str, str]] = {}
         for group, tool in _each(body.get("tools")):
@@ -70,7 +70,7 @@ class ClientTools:
             if tool.get("type") == "custom":
                 self._customs.add(name)
 
-    def named(self, call: CallPiece | AnyCall) -> dict[str, Any]:
+    def named(self, call: CallPiece | AnyCall) -> dict[str, str]:
         """Return the name of a tool, with its group if it has one."""
         group, name = self._groups.get(call.name, ("", call.name))
         return {"name": name} | ({"namespace": group} if group else {})
@@ -85,7 +85,7 @@ class ClientTools:
         return given if isinstance(given, str) else call.arguments
 
 
-def _each(tools: Any) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _each(tools: object) -> Iterator[tuple[str, JsonObject]]:
     """Yield each tool with the name of its group."""
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict) and tool.get("type") == "namespace":

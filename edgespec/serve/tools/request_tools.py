@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from edgespec.dialects.calls import NAME
 from edgespec.dialects.dialect import Dialect
-from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
+from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, object_in, wrong
 from edgespec.requests.fields import Fields
 from edgespec.requests.known_fields import MOST_NOTES
 from edgespec.runtime.prompts import SWITCH
@@ -22,7 +21,7 @@ _TEMPLATE_OWN = {  # variables of the template that requests cannot set directly
     *("messages", "tools", "tool_choice", "functions", "function_call", "add_generation_prompt"),
     *("bos_token", "eos_token", "raise_exception", "strftime_now"),
 }
-_INPUT: dict[str, Any] = {
+_INPUT: dict[str, object] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
@@ -41,8 +40,8 @@ class Tools:
         parallel: An answer may have several calls.
     """
 
-    functions: tuple[Mapping[str, Any], ...] = ()
-    schemas: Mapping[str, Any] | None = None
+    functions: tuple[JsonObject, ...] = ()
+    schemas: JsonObject | None = None
     must: tuple[str, ...] = ()
     parallel: bool = True
 
@@ -70,9 +69,9 @@ def take_tools(fields: Fields) -> Tools:
     return Tools(tuple(functions), schemas, must, parallel)
 
 
-def _function(where: str, given: Any, notes: list[str]) -> dict[str, Any] | None:
+def _function(where: str, given: object, notes: list[str]) -> dict[str, Any] | None:
     """Return a tool as a function; None for a tool that a provider's own service would run."""
-    fields = Fields(given if isinstance(given, dict) else {}, where=where)
+    fields = Fields(object_in(given), where=where)
     kind = fields.take("type", "function")
     if kind not in ("function", "custom"):
         if not isinstance(kind, str):
@@ -84,7 +83,7 @@ def _function(where: str, given: Any, notes: list[str]) -> dict[str, Any] | None
     if not isinstance(name, str) or not NAME.match(name):
         raise BadInputError(f"{where} must be a function with a name of letters, digits, - and _", where)
     description = function.text("description")
-    parameters: dict[str, Any] = {"type": "object", "properties": {}}
+    parameters: dict[str, object] = {"type": "object", "properties": {}}
     if kind == "custom":
         description, parameters = _with_format(description, function.within("format")), _INPUT
     elif "parameters" in function:
@@ -106,7 +105,7 @@ def _allowed(given: Fields, functions: list[dict[str, Any]]) -> tuple[str, list[
     """Return the choice among some of the tools, and these tools. Raises BadInputError."""
     mode = given.choice("mode", ("auto", "required"), "auto")
     tools = given.take("tools", [])
-    objects = [tool if isinstance(tool, dict) else {} for tool in tools] if isinstance(tools, list) else []
+    objects = [*map(object_in, tools)] if isinstance(tools, list) else []
     names = [_name(Fields(each, where=f"tool_choice.allowed_tools.tools[{i}]")) for i, each in enumerate(objects)]
     chosen = [function for function in functions if function["function"]["name"] in names]
     if not chosen:
@@ -114,7 +113,7 @@ def _allowed(given: Fields, functions: list[dict[str, Any]]) -> tuple[str, list[
     return mode, chosen
 
 
-def _name(tool: Fields) -> Any:
+def _name(tool: Fields) -> object:
     """Return the name of an allowed tool as the model knows it. Raises BadInputError."""
     kind, group = tool.take("type"), tool.text("namespace")
     named = tool.within(kind) if kind in ("function", "custom") and kind in tool else tool
@@ -122,7 +121,7 @@ def _name(tool: Fields) -> Any:
     return f"{group}.{name}" if group else name
 
 
-def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
+def _must(choice: object, schemas: JsonObject) -> tuple[str, ...]:
     """Return the names of the functions of which one has to be called."""
     if choice in ("none", "auto"):
         return ()
@@ -130,9 +129,8 @@ def _must(choice: Any, schemas: Mapping[str, Any]) -> tuple[str, ...]:
         if not schemas:
             raise BadInputError("there are no tools to call", "tool_choice")
         return tuple(schemas)
-    kind = choice.get("type") if isinstance(choice, dict) else None
-    named = choice.get(kind) if kind in ("function", "custom") else None
-    name = named.get("name") if isinstance(named, dict) else None
+    kind = object_in(choice).get("type")
+    name = object_in(object_in(choice).get(str(kind))).get("name") if kind in ("function", "custom") else None
     if not isinstance(name, str):
         raise wrong("tool_choice", "be none, auto, required or a function", choice)
     if name not in schemas:
@@ -149,9 +147,9 @@ def refuses_reasoning(fields: Fields, dialect: Dialect) -> bool:
     return switch is False or (switch is None and given.get("reasoning_effort") == "none")
 
 
-def take_arguments(fields: Fields, template: str, dialect: Dialect) -> dict[str, Any]:
+def take_arguments(fields: Fields, template: str, dialect: Dialect) -> dict[str, object]:
     """Return the arguments for the chat template. Notes name those that have no effect. Raises BadInputError."""
-    given = dict[str, Any]()
+    given = dict[str, object]()
     if effort := fields.text("reasoning_effort"):
         given[SWITCH] = effort != "none"
         given |= {"reasoning_effort": effort} if effort != "none" and "reasoning_effort" in template else {}
@@ -171,14 +169,14 @@ def take_arguments(fields: Fields, template: str, dialect: Dialect) -> dict[str,
     return {name: value for name, value in given.items() if name in template or (name == SWITCH and dialect.switch)}
 
 
-def _has_effect(name: str, value: Any, template: str, dialect: Dialect) -> bool:
+def _has_effect(name: str, value: object, template: str, dialect: Dialect) -> bool:
     """Return whether an argument changes the prompt, or ends the reasoning at once."""
     return name in template or (
         name == SWITCH and (bool(dialect.switch) or (value is False and not dialect.is_assumed))
     )
 
 
-def with_tools(request: Request, tools: Tools, arguments: Mapping[str, Any]) -> Request:
+def with_tools(request: Request, tools: Tools, arguments: JsonObject) -> Request:
     """Return a request that shows the tools to the model. Raises BadInputError."""
     if tools.must and request.constraint is not None:
         raise BadInputError(f"a tool that must be called and {request.constraint[0]} exclude each other", "tool_choice")
