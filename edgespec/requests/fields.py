@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
+from edgespec.core.setting import Facts, facts_of
 from edgespec.requests.bad_input import BadInputError, JsonObject, wrong
 from edgespec.requests.images import parts_of, without_images
 from edgespec.requests.known_fields import ALIASES, CONSTRAINING, Known, check, name_in, read_of
@@ -13,6 +14,7 @@ from edgespec.requests.samplers import ORDERS
 from edgespec.settings import Request, bias_pairs, random_seed, shown
 
 LONGEST = {"logit_bias": 2**14, "stop": 2**8, "dry_sequence_breakers": 2**6}  # entries
+Form = TypeVar("Form")
 LONGEST_ID = 10  # characters; int() accepts no text of thousands of digits
 
 
@@ -61,6 +63,27 @@ class Fields:
 
     def mapping(self, name: str) -> dict[str, Any]:
         return dict(self._checked(name, {}, lambda value: isinstance(value, dict), "be an object"))
+
+    def declared(self, form: type, names: Iterable[str] = ()) -> dict[str, Any]:
+        """Take fields that a dataclass declares with `setting`, the named ones or all, and return their values."""
+        facts = facts_of(form)
+        return {name: self._value(name, facts[name]) for name in names or facts if name in self}
+
+    def read(self, form: type[Form]) -> Form:
+        """Take the fields that a dataclass declares with `setting`, and return such an object."""
+        return form(**self.declared(form))
+
+    def _value(self, name: str, facts: Facts) -> object:
+        if facts.kind == "flag":
+            return self.flag(name)
+        if facts.kind == "choice":
+            return self.choice(name, facts.choices, "")
+        if facts.kind == "text":
+            return self.text(name)
+        assert facts.kind == "integer"
+        assert facts.least is not None
+        assert facts.most is not None
+        return self.integer(name, 0, int(facts.least), int(facts.most))
 
     def within(self, name: str) -> Fields:
         """Take an object, and return its fields."""

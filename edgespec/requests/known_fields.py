@@ -13,6 +13,18 @@ from typing import Any, Literal
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import facts_of
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError
+from edgespec.requests.forms import (
+    SERVER_SETTINGS,
+    AnswerFields,
+    ChatFields,
+    GenerateFields,
+    InfillFields,
+    RerankFields,
+    StreamOptions,
+    TextFields,
+    Thinking,
+    TokenizeFields,
+)
 from edgespec.requests.row_settings import SETTINGS
 from edgespec.requests.samplers import ORDERS
 from edgespec.settings import shown
@@ -201,13 +213,13 @@ GENERATION: Known = {
     **harmless("stream_interval"),
 }
 STREAM_OPTIONS: Known = {
-    **read("include_usage"),
+    **read(*facts_of(StreamOptions)),
     **harmless("include_obfuscation"),
     **refused("continuous_usage_stats"),
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read("stream n_probs strict sample left return_tokens remembered t_max_predict_ms return_progress raw_marks"),
+    **read(*facts_of(AnswerFields), *SERVER_SETTINGS),
     **read(stream_options=STREAM_OPTIONS),
 }
 
@@ -248,11 +260,10 @@ OPENAI_CHAT: Known = {
 CHAT: Known = {
     **OPENAI_CHAT,
     **SERVED,
-    **read("parallel_tool_calls prompt_logprobs", tools=TOOL, tool_choice=TOOL_CHOICE),
+    **read("parallel_tool_calls prompt_logprobs", *facts_of(ChatFields), tools=TOOL, tool_choice=TOOL_CHOICE),
     **refused("functions"),
     **only(function_call=("none", "auto")),
-    **read("reasoning_effort chat_template_kwargs enable_thinking reasoning_format lenient verbosity"),
-    **read("add_generation_prompt continue_final_message"),
+    **read("reasoning_effort chat_template_kwargs enable_thinking"),
 }
 BATCH_CHAT: Known = {
     **OPENAI_CHAT,
@@ -270,7 +281,7 @@ OPENAI_TEXT: Known = {
     **refused("echo suffix"),
     **only(add_special_tokens=(True,)),
 }
-TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("echo suffix prompt_logprobs")}
+TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("prompt_logprobs", *facts_of(TextFields))}
 BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options return_progress")}
 
 # --- Messages and Responses -------------------------------------------------------------------------------------------
@@ -312,7 +323,7 @@ MESSAGES: Known = {
     **read("max_tokens stop_sequences stop"),
     **read(system=TEXT_BLOCK, messages={**read("role", content=BLOCK)}, tools=MESSAGE_TOOL),
     **read(tool_choice=read("type name disable_parallel_tool_use")),
-    **read(thinking={**read("type display budget_tokens"), **harmless("block_binding")}),
+    **read(thinking={**read("display", *facts_of(Thinking)), **harmless("block_binding")}),
     **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}),
     **refused("top_logprobs parallel_tool_calls mcp_servers container thread output_format"),
     # These fields shorten long conversations. This server does not: a conversation that is too long is an error.
@@ -392,7 +403,7 @@ OLLAMA_MESSAGE: Known = read("role content thinking images tool_name name tool_c
 OLLAMA_CHAT: Known = {**_OLLAMA, **read(tools=TOOL, messages=OLLAMA_MESSAGE)}
 OLLAMA_GENERATE: Known = {
     **_OLLAMA,
-    **read("prompt suffix system raw images"),
+    **read("images", *facts_of(GenerateFields)),
     **refused("template context width height steps"),
 }
 OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose system template options")}
@@ -408,9 +419,41 @@ COMPLETION: Known = {
 }
 INFILL: Known = {
     **COMPLETION,
-    **read("input_prefix input_suffix", input_extra={**read("filename text"), **harmless("time")}),
+    **read(*facts_of(InfillFields), input_extra={**read("filename text"), **harmless("time")}),
     **refused("echo suffix"),
 }
-TOKENIZE: Known = read("model content prompt add_special add_special_tokens parse_special with_pieces")
+TOKENIZE: Known = read("model", *facts_of(TokenizeFields))
 DETOKENIZE: Known = read("model tokens with_pieces")
 APPLY_TEMPLATE: Known = {**CHAT, **read("count")}
+
+# --- vectors and scores of texts --------------------------------------------------------------------------------------
+
+_OF_TEXTS: Known = {
+    **harmless("model user priority request_id cache_salt mm_processor_kwargs"),
+    # Fields of vLLM, Jina, Cohere and Voyage, which change what a model reads.
+    **refused(
+        "task input_type prompt_name instruction late_chunking messages chat_template image_data multimodal_data"
+    ),
+    **refused("images truncation lora"),
+    **only(truncate=(False, "NONE"), truncate_prompt_tokens=(), add_special_tokens=(True,)),
+}
+EMBEDDINGS: Known = {
+    **_OF_TEXTS,
+    **read("input encoding_format dimensions"),
+    **only(embd_normalize=(2,), normalize=(True,), normalized=(True,), embed_dtype=("float32",)),
+    **only(endianness=("native", "little"), embedding_type=("float",), output_dtype=("float",)),
+    **refused("content output_dimension use_activation"),
+}
+EMBEDDING: Known = {**EMBEDDINGS, **read("content"), **only(encoding_format=("float",))}  # of llama.cpp's server
+RERANK: Known = {
+    **_OF_TEXTS,
+    **read("top_n texts", *facts_of(RerankFields), documents=read("text")),
+    **only(max_tokens_per_doc=(), max_chunks_per_doc=(), raw_scores=(True,), use_activation=(False,)),
+    **refused("rank_fields top_k"),
+}
+_OLLAMA_TEXTS: Known = {
+    **harmless("model keep_alive"),
+    "options": Field("harmless", inner=dict.fromkeys(OLLAMA_OPTIONS, Field("harmless"))),  # sampling changes no vector
+}
+OLLAMA_EMBED: Known = {**_OLLAMA_TEXTS, **read("input truncate dimensions")}
+OLLAMA_EMBEDDINGS: Known = {**_OLLAMA_TEXTS, **read("prompt")}

@@ -14,15 +14,16 @@ from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, ToolCall
 from edgespec.requests.bad_input import BadInputError, JsonObject, object_in, wrong
 from edgespec.requests.documents import with_texts
 from edgespec.requests.fields import Fields, content_of
+from edgespec.requests.forms import Thinking
 from edgespec.requests.images import parts_of
 from edgespec.requests.known_fields import MESSAGES
 from edgespec.requests.messages import call_of, message_of
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import Names, anthropic_body
 from edgespec.serve.openai import chat_of
+from edgespec.serve.provider_tools import take_functions
 from edgespec.serve.served import Served
-from edgespec.serve.tools.provider_tools import take_functions
-from edgespec.settings import LARGEST, Message, moved, shown
+from edgespec.settings import Message, moved, shown
 
 _FOREIGN = ("server_tool_use", "mcp_tool_use", "_tool_result", "container_upload")
 _BILLING = re.compile("x-anthropic-billing-header:.*")
@@ -42,11 +43,14 @@ def message_call(body: JsonObject, model: Served, *, counts: bool = False) -> Ca
     chat = take_functions(fields, ("custom", None), "input_schema")
     chat |= {"add_system_prompt": False} if system in ("", []) else {}
     chat |= _choice(fields.within("tool_choice"))
-    thinking = fields.within("thinking")
-    if "type" in thinking:
-        chat["enable_thinking"] = thinking.choice("type", ("enabled", "disabled", "adaptive"), "") != "disabled"
-    if "budget_tokens" in thinking and chat.get("enable_thinking", True):
-        chat["reasoning_budget"] = thinking.integer("budget_tokens", 0, 1, LARGEST)
+    given = fields.mapping("thinking")
+    if given.get("type") == "disabled":
+        given.pop("budget_tokens", None)  # has no effect, whatever it is
+    thinking = Fields(given, where="thinking").read(Thinking)
+    if thinking.type is not None:
+        chat["enable_thinking"] = thinking.type != "disabled"
+    if thinking.budget_tokens is not None:
+        chat["reasoning_budget"] = thinking.budget_tokens
     if "top_k" in fields:
         chat["top_k"] = fields.integer("top_k", 0, 0, 2**31 - 1)
     output = fields.within("output_config")

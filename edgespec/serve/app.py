@@ -31,7 +31,7 @@ from edgespec.requests.fields import Fields, object_of
 from edgespec.requests.known_fields import Known
 from edgespec.serve import native, ollama_models
 from edgespec.serve.anthropic import MessageObject, count_call, message_call
-from edgespec.serve.chat import Call, End, Writer, line
+from edgespec.serve.chat import Call, End, Format, Writer, line
 from edgespec.serve.completion import CompletionObject, completion_call, infill_call
 from edgespec.serve.embeddings import (
     EmbeddingsObject,
@@ -43,14 +43,12 @@ from edgespec.serve.embeddings import (
     VectorsObject,
 )
 from edgespec.serve.errors import Names, error_for, names_in, sent_as, unavailable
-from edgespec.serve.format import Format
 from edgespec.serve.guard import Rules, check_may_load, guards
-from edgespec.serve.metrics import Metrics
+from edgespec.serve.metrics import Log, Metrics, Recorder
 from edgespec.serve.native import counting
 from edgespec.serve.ollama import OllamaChatObject, OllamaObject, ollama_chat, ollama_generate, unloads
 from edgespec.serve.openai import ChatObject, TextObject, chat_call, text_call
 from edgespec.serve.pool import Place, Pool
-from edgespec.serve.recorder import Log, Recorder
 from edgespec.serve.responses import ResponseObject, response_call
 from edgespec.serve.served import STATE_S, Served
 from edgespec.serve.sse import ClientLeft, EventStream, HeldAnswer, error_response, while_connected

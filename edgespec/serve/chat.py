@@ -18,7 +18,8 @@ from edgespec.dialects.reader import reader
 from edgespec.events import TokenEvent, ended_json
 from edgespec.requests.bad_input import JsonObject
 from edgespec.serve.errors import ApiError, Names
-from edgespec.serve.scores import with_texts
+from edgespec.serve.prompts import with_texts
+from edgespec.serve.served import Served
 from edgespec.settings import Request
 from edgespec.text.strict_json import json_line
 
@@ -387,3 +388,18 @@ def timings(stats: Stats) -> dict[str, object]:
 def line(value: object) -> str:
     """Return the JSON of a value for clients, on one line."""
     return json_line(value, is_compact=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A format.
+
+    Attributes:
+        paths: The paths of its endpoints, which take POST requests.
+        read: Reads the body of a request for a model. Raises BadInputError.
+        writer: Writes the answers.
+    """
+
+    paths: tuple[str, ...]
+    read: Callable[[JsonObject, Served], Call]
+    writer: type[Writer]

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from edgespec.core.stats import Stats
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields, content_of
-from edgespec.requests.known_fields import Known
-from edgespec.requests.known_fields_of_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
+from edgespec.requests.forms import RerankFields
+from edgespec.requests.known_fields import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK, Known
 from edgespec.serve.chat import line
 from edgespec.serve.errors import Names, unavailable
 from edgespec.serve.prompts import prompt_of, several
@@ -165,8 +165,8 @@ class RerankObject(VectorsObject):
         if self._is_tei and "documents" in fields:
             raise BadInputError("texts and documents exclude each other", "texts")
         field = "texts" if self._is_tei else "documents"
-        query, given = fields.text("query"), fields.take(field)
-        if not query:
+        form, given = fields.read(RerankFields), fields.take(field)
+        if not form.query:
             raise BadInputError("query is missing", "query")
         if not isinstance(given, list):
             raise wrong(field, "be a list of texts", given)
@@ -175,9 +175,9 @@ class RerankObject(VectorsObject):
         for index, document in enumerate(documents):
             if not isinstance(document, str):
                 raise wrong(f"{field}[{index}]", "be a text, or an object with one", given[index])
-        self.inputs = Inputs(tuple(documents), query)
+        self.inputs = Inputs(tuple(documents), form.query)
         self._n_top = fields.integer("top_n", len(documents), 1, 2**31 - 1)
-        is_returned = fields.flag("return_text" if self._is_tei else "return_documents")
+        is_returned = form.return_text if self._is_tei else form.return_documents
         self._documents = documents if is_returned else None
         self._scores: list[float] = []
 

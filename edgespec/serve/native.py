@@ -16,6 +16,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.models.text_facts import text_facts
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields
+from edgespec.requests.forms import TokenizeFields
 from edgespec.requests.known_fields import APPLY_TEMPLATE
 from edgespec.runtime.prompts import Prompts
 from edgespec.serve.chat import Call
@@ -32,15 +33,13 @@ MOST_COUNTED, CHARACTERS = 2**20, 16  # characters whose tokens are counted, and
 
 async def tokenize(body: JsonObject, model: Served) -> dict[str, object]:
     """Return the ids of a text; with `with_pieces` also the text of each. vLLM has other names for the fields."""
-    fields = Fields(body)
-    text = fields.text("content", fields.text("prompt"))
-    add_special = fields.flag("add_special", fields.flag("add_special_tokens"))
-    parse_special = fields.flag("parse_special", True)
-    with_pieces = fields.flag("with_pieces")
-    if len(text) > (most := MOST_WITH_PIECES if with_pieces else MOST_CHARACTERS):
+    fields = Fields(body).read(TokenizeFields)
+    text = fields.prompt if fields.content is None else fields.content
+    add_special = fields.add_special_tokens if fields.add_special is None else fields.add_special
+    if len(text) > (most := MOST_WITH_PIECES if fields.with_pieces else MOST_CHARACTERS):
         raise BadInputError(f"content must have at most {most:,} characters, not {len(text):,}", "content")
-    ids = await model.ask(lambda w: w.token_ids(text, add_special=add_special, parse_special=parse_special))
-    if not with_pieces:
+    ids = await model.ask(lambda w: w.token_ids(text, add_special=add_special, parse_special=fields.parse_special))
+    if not fields.with_pieces:
         return {"tokens": ids, "count": len(ids), "max_model_len": model.n_ctx}
     pieces = await model.ask(lambda worker: worker.token_bytes(ids))
     return {"tokens": [{"id": id, "piece": _piece(data)} for id, data in zip(ids, pieces, strict=True)]}

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from edgespec.dialects.calls import AnyCall
 from edgespec.requests.bad_input import JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import Fields
+from edgespec.requests.forms import GenerateFields
 from edgespec.requests.images import image_of
 from edgespec.requests.known_fields import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
 from edgespec.requests.openai import token_logprob
@@ -43,16 +44,16 @@ def ollama_generate(body: JsonObject, model: Served) -> Call:
     fields = Fields(body, OLLAMA_GENERATE)
     what = _common(fields)
     what |= {"add_system_prompt": False} if fields.rest().get("system") == "" else {}
-    prompt, system, suffix = (fields.text(name) for name in ("prompt", "system", "suffix"))
-    is_raw = fields.flag("raw") or bool(suffix)  # chat templates have no place for a suffix
-    if is_raw and system:
+    form = fields.read(GenerateFields)
+    is_raw = form.raw or bool(form.suffix)  # chat templates have no place for a suffix
+    if is_raw and form.system:
         raise UnsupportedError("system", "a raw prompt, or one with a suffix, has no system prompt")
     images = fields.take("images")
     if is_raw and images:
         raise UnsupportedError("images", "a raw prompt, or one with a suffix, has no images")
     if not is_raw:
-        question = _seen("images", images, prompt) if images else prompt
-        said = [("system", system)] if system else []
+        question = _seen("images", images, form.prompt) if images else form.prompt
+        said = [("system", form.system)] if form.system else []
         what["messages"] = [{"role": role, "content": content} for role, content in (*said, ("user", question))]
         return chat_of(Fields(fields.rest() | what, notes=fields.notes), model)
     n_top = fields.take("top_logprobs", 0)
@@ -60,7 +61,7 @@ def ollama_generate(body: JsonObject, model: Served) -> Call:
         what["logprobs"] = n_top
     for name in ("enable_thinking", "reasoning_effort", "add_system_prompt"):  # which only chats read
         what.pop(name, None)
-    what |= {"prompt": prompt, "suffix": suffix, "special": True}
+    what |= {"prompt": form.prompt, "suffix": form.suffix, "special": True}
     return text_of(Fields(fields.rest() | what, notes=fields.notes), model)
 
 

@@ -15,21 +15,19 @@ from edgespec.dialects.calls import AnyCall, CallPiece
 from edgespec.events import TokenEvent
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
 from edgespec.requests.fields import LONGEST, Fields
+from edgespec.requests.forms import MOST_LOGPROBS, SERVER_SETTINGS, AnswerFields, ChatFields, StreamOptions, TextFields
 from edgespec.requests.known_fields import CHAT, TEXT, Known
 from edgespec.requests.messages import chat_messages, check_count
 from edgespec.requests.openai import check_best_of, take_logprobs, text_logprobs, token_logprob
 from edgespec.runtime.prompts import Prompts, request_notes
 from edgespec.serve.chat import Answer, Call, Piece, Writer, timings
 from edgespec.serve.errors import Names
-from edgespec.serve.prompts import take_prompts
-from edgespec.serve.scores import by_id, check_scores
+from edgespec.serve.prompts import by_id, check_scores, take_prompts
+from edgespec.serve.provider_tools import ClientTools
+from edgespec.serve.request_tools import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
 from edgespec.serve.served import Served
-from edgespec.serve.tools.provider_tools import ClientTools
-from edgespec.serve.tools.request_tools import refuses_reasoning, take_arguments, take_tools, use_tools, with_tools
-from edgespec.settings import LARGEST, Message, Request, random_seed, with_system
+from edgespec.settings import Message, Request, random_seed, with_system
 
-MOST_LOGPROBS = 20
-VERBOSITIES = ("low", "medium", "high")
 MOST_ANSWERS = 64  # to one request
 MOST_CHARACTERS = 2**26  # of the prompts of all answers to one request
 
@@ -46,12 +44,12 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
 
     Other formats read their messages themselves.
     """
-    n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
+    form = fields.read(AnswerFields)
     given = {name: fields.take(name) for name in ("logprobs", "top_logprobs") if name in fields}
-    if n_probs:
-        given = {"logprobs": True, "top_logprobs": n_probs} | given
+    if form.n_probs:
+        given = {"logprobs": True, "top_logprobs": form.n_probs} | given
     take_logprobs(given)
-    what = _common(fields, model)
+    what = _common(form, fields, model)
     what["logprobs"] = _checked_logprobs("top_logprobs", given.get("logprobs"))
     tools = take_tools(fields)
     has_tools = bool(tools.functions)
@@ -60,19 +58,18 @@ def chat_of(fields: Fields, model: Served, messages: Sequence[Message] = ()) -> 
         what.setdefault("reasoning_budget", 0)
     arguments = take_arguments(fields, model.templates.of(has_tools=has_tools), dialect)
     messages = tuple(messages) or chat_messages(fields.take("messages"))
-    messages = with_system(messages, model.system if fields.flag("add_system_prompt", True) else "")
+    chat = fields.read(ChatFields)
+    messages = with_system(messages, model.system if chat.add_system_prompt else "")
     check_count(messages, model.n_ctx)
-    _check_end(fields, is_begun=messages[-1].role == "assistant")
-    splits = fields.choice("reasoning_format", ("auto", "none", "deepseek"), "auto") != "none"
-    lenient = fields.flag("lenient", True)
-    if fields.choice("verbosity", VERBOSITIES, "medium") != "medium":
+    _check_end(chat, is_begun=messages[-1].role == "assistant")
+    if chat.verbosity != "medium":
         fields.notes.append("'verbosity' has no effect: models here have no such setting")
-    request = replace(model.defaults, messages=messages, prompt="", lenient=lenient, **what)
+    request = replace(model.defaults, messages=messages, prompt="", lenient=chat.lenient, **what)
     is_constrained = request.constraint is not None
     request = with_tools(request, tools, arguments)
-    call = _call(fields, model, [request])
+    call = _call(form, fields, model, [request])
     _take_scores(call, request.prompt_logprobs)
-    call.splits = splits
+    call.splits = chat.reasoning_format != "none"
     use_tools(call, tools, model, is_constrained=is_constrained)
     return call
 
@@ -84,24 +81,23 @@ def text_call(body: JsonObject, model: Served) -> Call:
 
 def text_of(fields: Fields, model: Served) -> Call:
     """Read the fields of a completion. Raises BadInputError."""
-    n_probs = fields.integer("n_probs", 0, 0, MOST_LOGPROBS)
-    logprobs = fields.take("logprobs", n_probs or None)
-    what = _common(fields, model)
+    form, text = fields.read(AnswerFields), fields.read(TextFields)
+    logprobs = fields.take("logprobs", form.n_probs or None)
+    what = _common(form, fields, model)
     what["logprobs"] = _checked_logprobs("logprobs", logprobs)
-    echoes, suffix = fields.flag("echo"), fields.text("suffix")
-    if echoes and suffix:
+    if text.echo and text.suffix:
         raise UnsupportedError("echo", "it cannot be combined with a suffix")
     n_scored = what["prompt_logprobs"]
-    if echoes and what["logprobs"] is not None:
+    if text.echo and what["logprobs"] is not None:
         what["prompt_logprobs"] = max(what["logprobs"], n_scored or 0)
-    prompts = take_prompts(fields, suffix, model, special=what.get("special", model.defaults.special))
-    call = _call(fields, model, [replace(model.defaults, messages=(), **prompt, **what) for prompt in prompts])
-    call.echoes = echoes
+    prompts = take_prompts(fields, text.suffix, model, special=what.get("special", model.defaults.special))
+    call = _call(form, fields, model, [replace(model.defaults, messages=(), **prompt, **what) for prompt in prompts])
+    call.echoes = text.echo
     _take_scores(call, n_scored)
     return call
 
 
-def _common(fields: Fields, model: Served) -> dict[str, Any]:
+def _common(form: AnswerFields, fields: Fields, model: Served) -> dict[str, Any]:
     """Read the fields that chats and completions share. Return them as fields of a `Request`. Raises BadInputError, and
     ApiError for a model that does not generate."""
     model.check_generates()
@@ -109,17 +105,13 @@ def _common(fields: Fields, model: Served) -> dict[str, Any]:
         fields.put("logit_bias", _with_ids(fields.take("logit_bias"), model))
     what = fields.request(model.defaults)
     is_exact = model.settings.strict or model.info.exact or model.info.width_class
-    if fields.flag("strict") and not is_exact:
+    if form.strict and not is_exact:
         raise UnsupportedError("strict", "this model is not loaded with exact kernels")
     if "seed" not in what:
         what["seed"] = random_seed() if model.seed is None else model.seed
     what["prompt_logprobs"] = _checked_logprobs("prompt_logprobs", fields.take("prompt_logprobs"))
-    what["remembered"] = fields.flag("remembered", True)
-    what["return_progress"] = fields.flag("return_progress")
-    what["raw_marks"] = fields.flag("raw_marks", True)  # the server reads them, except for edgespec's own clients
-    what["t_max_predict_ms"] = fields.integer("t_max_predict_ms", 0, -1, LARGEST)
-    what["sample"], what["left"] = fields.integer("sample", 0, 0, 2**32 - 1), fields.integer("left", 0, 0, 2**62)
-    return what
+    what["raw_marks"] = True  # the server reads them, except for edgespec's own clients
+    return what | fields.declared(Request, SERVER_SETTINGS)
 
 
 def _with_ids(biases: object, model: Served) -> object:
@@ -136,11 +128,11 @@ def _with_ids(biases: object, model: Served) -> object:
     return found
 
 
-def _check_end(fields: Fields, *, is_begun: bool) -> None:
+def _check_end(chat: ChatFields, *, is_begun: bool) -> None:
     """Raise BadInputError if a request asks for another continuation than that of this server: an assistant's message
     at the end is continued, and no other message is."""
-    continues = fields.flag("continue_final_message") if "continue_final_message" in fields else None
-    begins = fields.flag("add_generation_prompt", not is_begun)
+    continues = chat.continue_final_message
+    begins = not is_begun if chat.add_generation_prompt is None else chat.add_generation_prompt
     if continues and begins:
         why = "continue_final_message and add_generation_prompt contradict each other"
         raise BadInputError(why, "continue_final_message")
@@ -151,7 +143,7 @@ def _check_end(fields: Fields, *, is_begun: bool) -> None:
         raise UnsupportedError("add_generation_prompt", "the prompt ends where the assistant's answer begins")
 
 
-def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
+def _call(form: AnswerFields, fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n = fields.integer("n", 1, 1, MOST_ANSWERS)
     check_best_of(fields.take("best_of", 1), n)
     if n * len(prompts) > MOST_ANSWERS:
@@ -159,13 +151,18 @@ def _call(fields: Fields, model: Served, prompts: list[Request]) -> Call:
     n_characters = n * sum(map(Prompts.length, prompts))
     if n > 1 and n_characters > MOST_CHARACTERS:
         raise BadInputError(f"prompts may have {MOST_CHARACTERS:,} characters together, not {n_characters:,}", "n")
-    stream, include_usage = fields.flag("stream"), fields.within("stream_options").flag("include_usage")
+    options = fields.within("stream_options").read(StreamOptions)
     requests = [replace(prompt, sample=prompt.sample + sample) for prompt in prompts for sample in range(n)]
-    returns_tokens = fields.flag("return_tokens")
-    notes = [*fields.notes, *request_notes(prompts[0])]
-    call = Call(model.name, requests, stream, include_usage, returns_tokens=returns_tokens, notes=notes)
-    call.token_bytes, call.n_ctx = model.token_bytes, model.n_ctx
-    return call
+    return Call(
+        model.name,
+        requests,
+        form.stream,
+        options.include_usage,
+        returns_tokens=form.return_tokens,
+        token_bytes=model.token_bytes,
+        n_ctx=model.n_ctx,
+        notes=[*fields.notes, *request_notes(prompts[0])],
+    )
 
 
 def _take_scores(call: Call, n_scored: int | None) -> None:

@@ -18,8 +18,8 @@ from edgespec.requests.messages import call_of, message_of, role_in
 from edgespec.serve.chat import BlockObject, Call, End, Event, Events
 from edgespec.serve.errors import ApiError, Names
 from edgespec.serve.openai import chat_of
+from edgespec.serve.provider_tools import ClientTools, take_functions
 from edgespec.serve.served import Served
-from edgespec.serve.tools.provider_tools import ClientTools, take_functions
 from edgespec.settings import Image, Message, shown
 
 _TEXT = {"format": "response_format", "verbosity": "verbosity"}

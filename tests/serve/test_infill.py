@@ -9,7 +9,7 @@ import pytest
 from serving import Serving
 from tiny_gguf import FILL
 
-from edgespec.serve.infill import infill_prompt
+from edgespec.serve.completion import infill_prompt
 
 PREFIX, SUFFIX = "def add(a, b):\n    return ", "\n\nprint(add(1, 2))\n"
 ASKED: dict[str, Any] = {"input_prefix": PREFIX, "input_suffix": SUFFIX, "n_predict": 8, "seed": 3}

@@ -20,11 +20,16 @@ from edgespec.requests.known_fields import (
     CHAT,
     COMPLETION,
     DETOKENIZE,
+    EMBEDDING,
+    EMBEDDINGS,
     INFILL,
     MESSAGES,
     OLLAMA_CHAT,
+    OLLAMA_EMBED,
+    OLLAMA_EMBEDDINGS,
     OLLAMA_GENERATE,
     OLLAMA_SAMPLING,
+    RERANK,
     RESPONSES,
     TEXT,
     TOKENIZE,
@@ -32,7 +37,6 @@ from edgespec.requests.known_fields import (
     Known,
     check,
 )
-from edgespec.requests.known_fields_of_texts import EMBEDDING, EMBEDDINGS, OLLAMA_EMBED, OLLAMA_EMBEDDINGS, RERANK
 from edgespec.serve.anthropic import message_call
 from edgespec.serve.chat import Call
 from edgespec.serve.completion import completion_call, infill_call

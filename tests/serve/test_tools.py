@@ -12,7 +12,7 @@ from edgespec.dialects.calls import Format, ToolCall, ToolParser
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import FORCED, LLAMA, MISTRAL, TAGS
 from edgespec.requests.fields import Fields
-from edgespec.serve.tools.request_tools import take_arguments
+from edgespec.serve.request_tools import take_arguments
 
 CHAT = "/v1/chat/completions"
 pytestmark = [pytest.mark.native, pytest.mark.cli]

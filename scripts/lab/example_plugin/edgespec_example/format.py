@@ -7,8 +7,7 @@ from typing import Any
 
 from edgespec.requests.bad_input import wrong
 from edgespec.requests.fields import Fields
-from edgespec.serve.chat import Call, Piece, Writer
-from edgespec.serve.format import Format
+from edgespec.serve.chat import Call, Format, Piece, Writer
 from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 

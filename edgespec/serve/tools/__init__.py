@@ -1,1 +1,0 @@
-"""Tools of requests: reads them, and describes them to the model."""
