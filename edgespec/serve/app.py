@@ -145,10 +145,7 @@ def _endpoint(server: Server, handler: Handler) -> Callable[[Request], Awaitable
         except ClientLeft:
             return Response(status_code=499)
         except Exception as error:
-            told = error_for(error)
-            response = error_response(told, request.scope)
-            del told  # its traceback would keep the body in memory until the next garbage collection
-            return response
+            return error_response(error_for(error), request.scope)
 
     return endpoint
 

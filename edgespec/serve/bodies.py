@@ -86,25 +86,20 @@ class Bodies:
         parts: list[bytes] = []
         now_s = asyncio.get_running_loop().time
         until_s, body.late_s = now_s() + BODY_S, now_s() + STALL_S
-        try:
-            while not body.is_read:
-                message = await receive()
-                if message["type"] != "http.request":
-                    raise ApiError(400, "the body ended early")
-                parts.append(message.get("body", b""))
-                body.is_read = not message.get("more_body", False)
-                body.size += len(parts[-1])
-                if body.size > self._max_body:
-                    self._too_large()
-                self._hold(body, len(parts[-1]))
-                body.late_s = min(now_s() + STALL_S, body.late_s + len(parts[-1]) / LEAST_RATE)
-                if body in self._arriving and body.timeout is not None:
-                    body.timeout.reschedule(min(body.late_s, until_s))
-            return b"".join(parts)
-        except BaseException:  # the traceback would keep the parts in memory while the rest is awaited
-            parts.clear()
-            self.let_go(body)
-            raise
+        while not body.is_read:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise ApiError(400, "the body ended early")
+            parts.append(message.get("body", b""))
+            body.is_read = not message.get("more_body", False)
+            body.size += len(parts[-1])
+            if body.size > self._max_body:
+                self._too_large()
+            self._hold(body, len(parts[-1]))
+            body.late_s = min(now_s() + STALL_S, body.late_s + len(parts[-1]) / LEAST_RATE)
+            if body in self._arriving and body.timeout is not None:
+                body.timeout.reschedule(min(body.late_s, until_s))
+        return b"".join(parts)
 
     def _hold(self, body: Body, n_bytes: int) -> None:
         """Count bytes of a body, the first ones as small. If there are too many of all bodies, uploads slower than

@@ -139,6 +139,17 @@ def error_for(error: BaseException) -> ApiError:
     return ApiError(503, message, type="server_error", code="engine_error", headers=once)
 
 
+def drop_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error that was handled.
+
+    Some of their frames refer to the error itself. Such a cycle would keep a body, which may be large, in memory until
+    the next garbage collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
+
+
 def _overflow(error: PromptTooLongError) -> ApiError:
     """Describe a prompt that does not fit in OpenAI's words: agents search for them, and shorten the conversation."""
     more: dict[str, int] = {}
@@ -168,10 +179,7 @@ def sent_as(names: Names) -> Iterator[None]:
     except (ApiError, BadInputError, EdgespecError) as error:
         told = error_for(error)
         _rename(told, names)
-        try:
-            raise told from (error.__cause__ if told is error else error)
-        finally:
-            del told  # its traceback refers to this frame, and so would keep a body in memory until the next collection
+        raise told from (error.__cause__ if told is error else error)
 
 
 def names_in(body: JsonObject, names: Names) -> Names:

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from edgespec.serve.bodies import MAX_BODY, MAX_HELD, MAX_VALUES, SMALL, Bodies, Body
 from edgespec.serve.chat import line
-from edgespec.serve.errors import ApiError, body_for, no_route
+from edgespec.serve.errors import ApiError, body_for, drop_frames, no_route
 from edgespec.serve.origins import ALL, allowing, matcher
 from edgespec.settings import shown
 
@@ -103,6 +103,8 @@ class Guard:
             try:
                 await self._check(scope, receive, body)
             except ApiError as error:
+                self._bodies.let_go(body)  # before the rest of it is awaited
+                drop_frames(error)
                 await _refuse(error, scope["path"], send, None if body.is_read else receive)
             else:
                 await self._app(scope, receive, send)

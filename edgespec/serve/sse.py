@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from edgespec.requests.bad_input import JsonObject
 from edgespec.serve.chat import Writer, line
-from edgespec.serve.errors import ApiError, body_for, error_for
+from edgespec.serve.errors import ApiError, body_for, drop_frames, error_for
 
 FIRST_S = 5.0  # how long an error may still be an HTTP status
 PING_S = 15.0
@@ -40,8 +40,6 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> 
         for one in (task, gone):
             one.cancel()
         await asyncio.gather(task, gone, return_exceptions=True)
-        # The traceback of an error would refer to the tasks, and so keep a body in memory until the next collection.
-        del task, gone
 
 
 async def _cancel_when_left(receive: Receive, task: asyncio.Task[Any]) -> None:
@@ -74,6 +72,7 @@ class EventStream(Response):
             if event is None:
                 await self._write(send, self._style.done)
             elif self._has_begun:
+                drop_frames(event)
                 await self._write(send, self._style.event(self._style.error(event)) + self._style.done)
             else:
                 pings.cancel()
@@ -139,6 +138,7 @@ class HeldAnswer(Response):
 
 def error_response(error: ApiError, scope: Scope) -> Response:
     """Return an error in the style of the endpoint."""
+    drop_frames(error)
     return Response(line(body_for(scope["path"], error)), error.status, error.headers, "application/json")
 
 

@@ -28,10 +28,7 @@ async def in_thread(work: Callable[[], Made], name: str, room: asyncio.Semaphore
         if room is not None:
             room.release()
         raise
-    try:
-        return await done
-    finally:
-        del done  # or an error would be kept by what it has passed, and with it a body, until the next collection
+    return await done
 
 
 def _run(work: Callable[[], Any], done: asyncio.Future[Any], room: asyncio.Semaphore | None) -> None:
@@ -41,7 +38,6 @@ def _run(work: Callable[[], Any], done: asyncio.Future[Any], room: asyncio.Semap
         settle = partial(_settle, done, room, None, error)
     with suppress(RuntimeError):  # the event loop is closed
         done.get_loop().call_soon_threadsafe(settle)
-    del settle, done
 
 
 def _settle(done: asyncio.Future[Any], room: asyncio.Semaphore | None, made: Any, error: BaseException | None) -> None:

@@ -154,13 +154,13 @@ def test_connections_beyond_the_limit_of_files_wait_and_are_reported_once(tmp_pa
 NEVER_LOADS = """
 import sys, threading
 from edgespec.cli import main
-from edgespec.llama.model import Model
-begin = Model.__init__
+from edgespec.llama.model import LlamaModel
+begin = LlamaModel.__init__
 def hang(self, path, *args, **more):
     begin(self, path, *args, **more)
     if {name!r} in str(path) and not more.get("vocabulary_only"):
         threading.Event().wait()
-Model.__init__ = hang  # the worker process imports this file, too
+LlamaModel.__init__ = hang  # the worker process imports this file, too
 if __name__ == "__main__":
     sys.exit(main())
 """
