@@ -12,19 +12,8 @@ from typing import Any, Literal
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import facts_of
+from edgespec.requests import forms
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError
-from edgespec.requests.forms import (
-    SERVER_SETTINGS,
-    AnswerFields,
-    ChatFields,
-    GenerateFields,
-    InfillFields,
-    RerankFields,
-    StreamOptions,
-    TextFields,
-    Thinking,
-    TokenizeFields,
-)
 from edgespec.requests.row_settings import SETTINGS
 from edgespec.requests.samplers import ORDERS
 from edgespec.settings import shown
@@ -213,13 +202,13 @@ GENERATION: Known = {
     **harmless("stream_interval"),
 }
 STREAM_OPTIONS: Known = {
-    **read(*facts_of(StreamOptions)),
+    **read(*facts_of(forms.StreamOptions)),
     **harmless("include_obfuscation"),
     **refused("continuous_usage_stats"),
 }
 # Fields that only the server has.
 SERVED: Known = {
-    **read(*facts_of(AnswerFields), *SERVER_SETTINGS),
+    **read(*facts_of(forms.AnswerFields), *forms.SERVER_SETTINGS),
     **read(stream_options=STREAM_OPTIONS),
 }
 
@@ -260,7 +249,7 @@ OPENAI_CHAT: Known = {
 CHAT: Known = {
     **OPENAI_CHAT,
     **SERVED,
-    **read("parallel_tool_calls prompt_logprobs", *facts_of(ChatFields), tools=TOOL, tool_choice=TOOL_CHOICE),
+    **read("parallel_tool_calls prompt_logprobs", *facts_of(forms.ChatFields), tools=TOOL, tool_choice=TOOL_CHOICE),
     **refused("functions"),
     **only(function_call=("none", "auto")),
     **read("reasoning_effort chat_template_kwargs enable_thinking"),
@@ -281,7 +270,7 @@ OPENAI_TEXT: Known = {
     **refused("echo suffix"),
     **only(add_special_tokens=(True,)),
 }
-TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("prompt_logprobs", *facts_of(TextFields))}
+TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("prompt_logprobs", *facts_of(forms.TextFields))}
 BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options return_progress")}
 
 # --- Messages and Responses -------------------------------------------------------------------------------------------
@@ -323,7 +312,7 @@ MESSAGES: Known = {
     **read("max_tokens stop_sequences stop"),
     **read(system=TEXT_BLOCK, messages={**read("role", content=BLOCK)}, tools=MESSAGE_TOOL),
     **read(tool_choice=read("type name disable_parallel_tool_use")),
-    **read(thinking={**read("display", *facts_of(Thinking)), **harmless("block_binding")}),
+    **read(thinking={**read("display", *facts_of(forms.Thinking)), **harmless("block_binding")}),
     **read(output_config={**read("effort", format=JSON_FORMAT), **refused("task_budget")}),
     **refused("top_logprobs parallel_tool_calls mcp_servers container thread output_format"),
     # These fields shorten long conversations. This server does not: a conversation that is too long is an error.
@@ -403,7 +392,7 @@ OLLAMA_MESSAGE: Known = read("role content thinking images tool_name name tool_c
 OLLAMA_CHAT: Known = {**_OLLAMA, **read(tools=TOOL, messages=OLLAMA_MESSAGE)}
 OLLAMA_GENERATE: Known = {
     **_OLLAMA,
-    **read("images", *facts_of(GenerateFields)),
+    **read("images", *facts_of(forms.GenerateFields)),
     **refused("template context width height steps"),
 }
 OLLAMA_SHOW: Known = {**read("model name"), **harmless("verbose system template options")}
@@ -419,10 +408,10 @@ COMPLETION: Known = {
 }
 INFILL: Known = {
     **COMPLETION,
-    **read(*facts_of(InfillFields), input_extra={**read("filename text"), **harmless("time")}),
+    **read(*facts_of(forms.InfillFields), input_extra={**read("filename text"), **harmless("time")}),
     **refused("echo suffix"),
 }
-TOKENIZE: Known = read("model", *facts_of(TokenizeFields))
+TOKENIZE: Known = read("model", *facts_of(forms.TokenizeFields))
 DETOKENIZE: Known = read("model tokens with_pieces")
 APPLY_TEMPLATE: Known = {**CHAT, **read("count")}
 
@@ -447,7 +436,7 @@ EMBEDDINGS: Known = {
 EMBEDDING: Known = {**EMBEDDINGS, **read("content"), **only(encoding_format=("float",))}  # of llama.cpp's server
 RERANK: Known = {
     **_OF_TEXTS,
-    **read("top_n texts", *facts_of(RerankFields), documents=read("text")),
+    **read("top_n texts", *facts_of(forms.RerankFields), documents=read("text")),
     **only(max_tokens_per_doc=(), max_chunks_per_doc=(), raw_scores=(True,), use_activation=(False,)),
     **refused("rank_fields top_k"),
 }
