@@ -407,7 +407,7 @@ def test_kernels_are_compiled_before_passes_are_measured(monkeypatch: pytest.Mon
 
 def test_models_on_a_device_are_warmed_up_when_they_are_loaded(monkeypatch: pytest.MonkeyPatch, fresh: Path) -> None:
     warmed = list[object]()
-    monkeypatch.setattr("edgespec.llama.model.Model.is_offloaded", True)
+    monkeypatch.setattr("edgespec.llama.model.LlamaModel.is_offloaded", True)
     monkeypatch.setattr("edgespec.runtime.loading.warm_up", warmed.append)
     with edgespec.load("demo", spec_type="draft", store=False, threads=1) as llm:
         [drafter] = llm.engine.speculator.drafters
