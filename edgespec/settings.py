@@ -68,77 +68,166 @@ class LoadSettings:
     # fmt: off
     model: str
     #: the file of the projector, which reads images; None: the one in the folder of the model, if any; "none"
-    mmproj: str | None = setting(None, Facts("text", compared="always"))
+    mmproj: str | None = setting(None, Facts("text",
+        "Projector, with which the model sees images: a GGUF file. none: see no images.",
+        option="-mm --mmproj", metavar="FILE|none", shown="mmproj*.gguf in the model's folder", compared="always",
+    ))
     #: the name of the chat template: one of the file, or "chatml"; None: the default one, and `tool_use` with tools
-    chat_template: str | None = setting(None, Facts("text", compared="always"))
+    chat_template: str | None = setting(None, Facts("text",
+        "Chat template to use: the name of one in the model file ('edgespec show' lists them), or chatml.",
+        metavar="NAME", shown="the model's, and its tool_use for requests with tools", advanced=True, compared="always",
+    ))
     #: a file with a chat template in place of those of the model
-    chat_template_file: str | None = setting(None, Facts("text", compared="always"))
+    chat_template_file: str | None = setting(None, Facts("file",
+        "Chat template to use instead of the model's, in Jinja.", metavar="FILE", advanced=True, compared="always",
+    ))
+    #: context of each sequence in tokens
+    ctx_size: int = setting(0, Facts("integer",
+        "Context size in tokens.",
+        least=0, most=LARGEST, zero_chooses=True, option="-c --ctx-size",
+        shown="the model's training context, at most 8192", compared="always",
+    ))
+    gpu_layers: Offload = setting("auto", Facts("layers",
+        "Layers of the model on the GPU, counting the output layer. auto: as many as fit.",
+        option="-ngl --gpu-layers", metavar="N|auto|all", compared="always",
+    ))
+    gpu_layers_draft: Offload = setting("auto", Facts("layers",
+        "Layers of the draft model on the GPU. auto: all of them, or none if not all fit.",
+        option="-ngld --gpu-layers-draft", metavar="N|auto|all", advanced=True,
+    ))
+    device_draft: str | None = setting(None, Facts("text",
+        "Devices of the draft model.",
+        option="-devd --device-draft --draft-device", metavar="NAME,...", shown="as --device", advanced=True,
+    ))
+    #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
+    rpc: Sequence[str] = setting((), Facts("texts",
+        "Put layers of the model on the machine at this address, which runs 'edgespec rpc-worker'.",
+        metavar="HOST:PORT", variable="EDGESPEC_RPC_WORKERS", advanced=True, compared="always",
+    ))
+    #: LoRA adapters of the target, as [NAME=]FILE[=SCALE]; the scale is the default of requests
+    lora: Sequence[str] = setting((), Facts("texts",
+        "LoRA adapter for the model, and its scale. 0: load it for requests that ask for it ('serve').",
+        metavar="[NAME=]FILE[=SCALE]", advanced=True, compared="always",
+    ))
+    #: devices for these layers: names separated by commas, "auto" for all GPUs, or "none"
+    device: str = setting("auto", Facts("text",
+        "Devices for the layers on the GPU. auto: all GPUs. none: use no GPU.",
+        option="-dev --device", metavar="NAME,...", compared="always",
+    ))
+    #: the number of layers, from the first one on, whose experts stay in main memory
+    n_cpu_moe: int = setting(0, Facts("integer",
+        "Keep the experts of the first N layers of a MoE model in main memory.",
+        least=0, most=LARGEST, option="-ncmoe --n-cpu-moe", advanced=True, compared="always",
+    ))
+    #: keep the experts of all layers in main memory
+    cpu_moe: bool = setting(False, Facts("flag",
+        "Keep all experts of a MoE model in main memory.", option="-cmoe --cpu-moe", advanced=True, compared="always",
+    ))
+    #: copy weights into a layout that is fast, unless they take most of the memory
+    repack: bool = setting(True, Facts("flag",
+        "Copy weights into a layout that is fast for passes over several tokens. Without it, loading takes no time and "
+        "the weights stay in their file; texts are the same.",
+        option="--repack/--no-repack", advanced=True, compared="never",
+    ))
+    threads: int = setting(0, Facts("integer",
+        "CPU threads for decoding one token.",
+        least=0, most=MAX_THREADS, zero_chooses=True, option="-t --threads",
+        shown="physical cores, fewer while others use them",
+    ))
+    threads_batch: int = setting(0, Facts("integer",
+        "CPU threads for prompts and for verifying drafts.",
+        least=0, most=MAX_THREADS, zero_chooses=True, option="-tb --threads-batch", shown="as --threads", advanced=True,
+    ))
+    flash_attention: Switch = setting("auto", Facts("choice",
+        "Flash attention.",
+        choices=get_args(Switch), option="-fa --flash-attn", advanced=True, compared="always",
+    ))
+    cache_type_k: str = setting("f16", Facts("choice",
+        f"Type of the K cache: {', '.join(CACHE_TYPES)}.",
+        choices=(*CACHE_TYPES,), option="-ctk --cache-type-k", metavar="TYPE", advanced=True, compared="always",
+    ))
+    cache_type_v: str = setting("f16", Facts("choice",
+        "Type of the V cache; a quantised one needs flash attention.",
+        choices=(*CACHE_TYPES,), option="-ctv --cache-type-v", metavar="TYPE", advanced=True, compared="always",
+    ))
+    #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
+    #: None: an eighth of the free memory, up to 8192; 0: none
+    cache_ram: int | None = setting(None, Facts("integer",
+        "Overflow cache for prompts in main memory. 0: none.",
+        least=0, most=MOST_CACHE_RAM, metavar="MIB", shown="an eighth of the free memory, at most 8192", advanced=True,
+        compared="never",
+    ))
     #: None: the default draft of the model, if it has one; "auto": else the best installed one
-    draft_model: str | None = setting(None, Facts("text", compared="never"))
+    draft_model: str | None = setting(None, Facts("model",
+        "Draft model of the same family, or a draft head made for the model. auto: the best compatible model on this "
+        "machine ('edgespec pair suggest').",
+        option="-md --draft-model", metavar="MODEL|auto", shown="the catalogue's draft for the model",
+        section="Speculation", compared="never",
+    ))
     #: drafters separated by commas, "auto" for every available one, or "none"
     spec_type: str = setting("auto", Facts("drafters",
-        "Drafters to use: auto, none, or names separated by commas.", metavar="auto|none|DRAFTER,...",
+        "Drafters to use: auto, none, or names separated by commas.",
+        metavar="auto|none|DRAFTER,...", section="Speculation",
     ))
     #: maximum number of tokens of a draft; None: see `draft_n_max`
     spec_draft_n_max: int | None = setting(None, Facts("integer",
         f"Maximum draft tokens per step, up to {MAX_DRAFT}. 0: no drafting.",
-        least=0, most=MAX_DRAFT, shown=str(DRAFT_N_MAX),
+        least=0, most=MAX_DRAFT, shown=str(DRAFT_N_MAX), section="Speculation",
     ))
     #: draft-length policy: "auto" (as many tokens as pay off by measured costs), "fixed:K" or "off"
     pace: str = setting("auto", Facts("pace",
         "Draft-length policy. auto: as many tokens as pay off by measured costs, or none. fixed:K: always K tokens. "
         "off: no drafts.",
-        metavar="auto|fixed:K|off",
+        metavar="auto|fixed:K|off", section="Speculation",
     ))
     #: maximum number of leaves of a draft
     spec_tree: int = setting(1, Facts("integer",
         f"Draft trees with up to WIDTH branches, at most {MAX_LEAVES}. 1: chains.",
-        least=1, most=MAX_LEAVES, metavar="WIDTH", advanced=True,
+        least=1, most=MAX_LEAVES, metavar="WIDTH", section="Speculation", advanced=True,
     ))
     #: let the draft model continue while the target verifies; "auto": if they are on different devices
-    overlap: Switch = setting("auto", Facts("choice", choices=get_args(Switch)))
-    #: decode so that drafts cannot change the text, where this costs almost nothing
-    exact: bool = setting(True, Facts("flag", compared="always"))
-    #: the same where it costs more: passes are padded to a class of widths
-    strict: bool = setting(False, Facts("flag", compared="always"))
-    #: let the suffix drafter use answers of earlier runs
-    store: bool = setting(True, Facts("flag"))
+    overlap: Switch = setting("auto", Facts("choice",
+        "Let the draft model work while the model verifies. auto: if they are on different devices.",
+        choices=get_args(Switch), section="Speculation", advanced=True,
+    ))
     #: name of the corpus for the corpus drafter
-    corpus: str | None = setting(None, Facts("text"))
-    #: context of each sequence in tokens
-    ctx_size: int = setting(0, Facts("integer", least=0, most=LARGEST, compared="always"))
-    ctx_size_draft: int = setting(0, Facts("integer", least=0, most=LARGEST))
-    threads: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
-    threads_draft: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
-    threads_batch: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
+    corpus: str | None = setting(None, Facts("text",
+        "Also draft from these texts ('edgespec corpus').", metavar="NAME|FILE", section="Speculation",
+    ))
+    #: let the suffix drafter use answers of earlier runs
+    store: bool = setting(True, Facts("flag",
+        "Let drafters use earlier answers, and save this answer for them ('edgespec store').",
+        option="--store/--no-store", section="Speculation",
+    ))
+    #: decode so that drafts cannot change the text, where this costs almost nothing
+    exact: bool = setting(True, Facts("flag",
+        "Make the text identical with and without drafts, where this costs almost nothing: on CPUs and many GPUs. "
+        "--fast uses llama.cpp's default kernels instead.",
+        option="--exact/--fast", section="Speculation", compared="always",
+    ))
+    #: the same where it costs more: passes are padded to a class of widths
+    strict: bool = setting(False, Facts("flag",
+        "Make the text identical where --exact cannot. It can take more than twice the time, and the text may differ "
+        "from the text without --strict.",
+        section="Speculation", compared="always",
+    ))
+    ctx_size_draft: int = setting(0, Facts("integer",
+        "Context size of the draft model.",
+        least=0, most=LARGEST, zero_chooses=True, option="-cd --ctx-size-draft", shown="as --ctx-size",
+        section="Speculation", advanced=True,
+    ))
+    threads_draft: int = setting(0, Facts("integer",
+        "CPU threads of the draft model.",
+        least=0, most=MAX_THREADS, zero_chooses=True, option="-td --threads-draft", shown="as --threads",
+        section="Speculation", advanced=True,
+    ))
     threads_batch_draft: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
-    gpu_layers: Offload = setting("auto", Facts("layers", compared="always"))
-    gpu_layers_draft: Offload = setting("auto", Facts("layers"))
-    #: devices for these layers: names separated by commas, "auto" for all GPUs, or "none"
-    device: str = setting("auto", Facts("text", compared="always"))
-    device_draft: str | None = setting(None, Facts("text"))
-    #: the number of layers, from the first one on, whose experts stay in main memory
-    n_cpu_moe: int = setting(0, Facts("integer", least=0, most=LARGEST, compared="always"))
-    #: keep the experts of all layers in main memory
-    cpu_moe: bool = setting(False, Facts("flag", compared="always"))
-    #: copy weights into a layout that is fast, unless they take most of the memory
-    repack: bool = setting(True, Facts("flag", compared="never"))
-    #: LoRA adapters of the target, as [NAME=]FILE[=SCALE]; the scale is the default of requests
-    lora: Sequence[str] = setting((), Facts("texts", compared="always"))
-    #: addresses of workers (HOST:PORT) that hold `gpu_layers` of the target
-    rpc: Sequence[str] = setting((), Facts("texts", compared="always"))
-    cache_type_k: str = setting("f16", Facts("choice", choices=(*CACHE_TYPES,), compared="always"))
-    cache_type_v: str = setting("f16", Facts("choice", choices=(*CACHE_TYPES,), compared="always"))
     cache_type_k_draft: str | None = setting(None, Facts("choice", choices=(*CACHE_TYPES,)))
     cache_type_v_draft: str | None = setting(None, Facts("choice", choices=(*CACHE_TYPES,)))
-    flash_attention: Switch = setting("auto", Facts("choice", choices=get_args(Switch), compared="always"))
     #: answers decoded together
     sequences: int = setting(1, Facts("integer", least=0, most=MAX_SEQUENCES, compared="never"))
     #: raise an error if the model does not fit into free memory, instead of running slowly or with less context
     must_fit: bool = setting(False, Facts("flag", compared="never"))
-    #: MiB of main memory for prompts that lose their slot and for checkpoints of models whose memory cannot be cut;
-    #: None: an eighth of the free memory, up to 8192; 0: none
-    cache_ram: int | None = setting(None, Facts("integer", least=0, most=MOST_CACHE_RAM, compared="never"))
     #: let a worker process load models that make vectors and cannot generate
     embeds: bool = setting(False, Facts("flag"))
     # fmt: on

@@ -16,6 +16,8 @@ Kind = Literal[
     "flag",
     "choice",
     "text",
+    "file",  # the name of a file
+    "model",  # a file, a name or a repository
     "texts",  # any number of texts
     "stops",  # texts that end an answer
     "breakers",  # texts across which no repetition extends
@@ -36,17 +38,19 @@ class Facts:
 
     Attributes:
         kind: The form of its values. Each place that reads or shows values has a table of kinds.
-        help: What it does, for the command line and for chats. A setting of an answer without it has no option.
+        help: What it does, for the command line and for chats. A setting without it has no option.
         default: The default, which `setting` fills in.
         least: The smallest value of a number; None: there is no limit.
         most: The largest one.
         is_open: The smallest value itself is not allowed.
+        zero_chooses: Zero lets the program choose the value, and the option does not accept it.
         must: What a number must be, for messages, if the limits do not say it well.
         choices: The values of a choice.
         option: The names of the option, if the field's name is not the only one.
         metavar: The value in the help of the option.
         shown: The default in the help of the option, if it is not the field's.
         section: The section of the help, if it is not that of the other settings.
+        variable: The environment variable of the option, if it is not `EDGESPEC_` and its long name.
         advanced: `--help` leaves the option out.
         row: Rows of a batch and bodies of requests can set it.
         compared: Whether a resumed job and a running server must have the value that is asked for now, because texts
@@ -62,12 +66,14 @@ class Facts:
     least: float | None = None
     most: float | None = None
     is_open: bool = False
+    zero_chooses: bool = False
     must: str = ""
     choices: tuple[str, ...] = ()
     option: str = ""
     metavar: str | None = None
     shown: str = ""
     section: str = ""
+    variable: str = ""
     advanced: bool = False
     row: bool = True
     compared: Literal["always", "if set", "never"] = "if set"
@@ -121,4 +127,4 @@ def option_names(field: str, facts: Facts) -> list[str]:
 
 def long_name(field: str, facts: Facts) -> str:
     """Return the name of a setting in chats and in configuration files: the longest one of its option."""
-    return max(option_names(field, facts), key=len).lstrip("-")
+    return max((name.partition("/")[0] for name in option_names(field, facts)), key=len).lstrip("-")

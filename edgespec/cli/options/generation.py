@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import Any, cast
 
 import click
@@ -33,7 +33,6 @@ from edgespec.drafters.registry import help_text
 from edgespec.errors import UsageError
 from edgespec.llama.constraint import constraint_text
 from edgespec.settings import (
-    CACHE_TYPES,
     CONSTRAINTS,
     LARGEST,
     MAX_SEQUENCES,
@@ -51,40 +50,17 @@ def _breakers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
     return tuple(text.replace("\\n", "\n") for text in value if text != "none") if value else None
 
 
-class _Loading:
-    """Declares options of a section; each sets the field of LoadSettings with the same name, and has its default, and
-    what its kind means unless it has a `type`."""
-
-    def __init__(self, section: str) -> None:
-        self.section = section
-
-    def __call__(self, names: str, help: str, *, shown: str = "", **attrs: Any) -> Option:
-        """`shown` describes the default in the help, if the settings choose it: the option's own value is then None,
-        and 0, which asks the settings to choose, is no value of the option."""
-        name = names.split()[-1].lstrip("-").replace("-", "_")
-        facts = facts_of(LoadSettings)[name]
-        if shown:
-            attrs |= {"default": None, "show_default": shown}
-            if facts.kind == "integer" and facts.default == 0:
-                facts = replace(facts, least=1)
-        if "type" not in attrs and "/" not in names:
-            attrs |= _attributes(name, facts)
-        return Option(*names.split(), section=self.section, help=help, **{"default": facts.default, **attrs})
-
-
-_model, _speculation = _Loading("Model"), _Loading("Speculation")
-
-
 def _attributes(field: str, facts: Facts) -> dict[str, Any]:
     """Return what the kind of a setting means for its option."""
     match facts.kind:
         case "integer":
             least = -1 if facts.least is None else int(facts.least)  # -1 switches off what has no limit
+            least = 1 if facts.zero_chooses else least
             return {"type": Integer(least, LARGEST if facts.most is None else int(facts.most))}
         case "number":
             return {"type": Number(facts.least, facts.most, min_open=facts.is_open)}
         case "flag":
-            return {"is_flag": True}
+            return {} if "/" in facts.option else {"is_flag": True}
         case "choice":
             return {"type": click.Choice(facts.choices, case_sensitive=False)}
         case "texts":
@@ -97,6 +73,12 @@ def _attributes(field: str, facts: Facts) -> dict[str, Any]:
             return {"type": LOGIT_BIAS, "multiple": True}
         case "constraint" | "schema":
             return {"type": ConstraintText(cast("Constraint", field)), "default": None}
+        case "model":
+            return {"type": ModelSpec()}
+        case "file":
+            return {"type": FileName()}
+        case "layers":
+            return {"type": LAYERS}
         case "drafters":
             return {"type": SPEC_TYPE}
         case "pace":
@@ -105,24 +87,27 @@ def _attributes(field: str, facts: Facts) -> dict[str, Any]:
             return {"type": Text()}
 
 
-def _option(section: str, settings: type, field: str, *, more: str = "") -> Option:
-    """Return the option that sets a field of `settings`, as the field is declared. Its help ends with `more`."""
-    facts = facts_of(settings)[field]
+def _option(section: str, field: str, facts: Facts) -> Option:
+    """Return the option of a declared setting."""
     attrs: dict[str, Any] = {"default": facts.default} | _attributes(field, facts)
     if facts.shown:
         attrs |= {"default": None, "show_default": facts.shown}
     if facts.metavar:
         attrs["metavar"] = facts.metavar
-    help = " ".join(filter(None, (facts.help, more, "Repeatable." if attrs.get("multiple") else "")))
+    if facts.variable:
+        attrs["envvar"] = facts.variable
+    more = [help_text()] if facts.kind == "drafters" else ["Repeatable."] if attrs.get("multiple") else []
     names = (*option_names(field, facts), field)
-    return Option(*names, section=facts.section or section, help=help, advanced=facts.advanced, **attrs)
+    section = facts.section or section
+    return Option(*names, section=section, help=" ".join([facts.help, *more]), advanced=facts.advanced, **attrs)
 
 
 def _options(section: str, settings: type) -> dict[str, Option]:
     """Return the options of the declared settings that have a help text, by their fields."""
-    return {field: _option(section, settings, field) for field, facts in facts_of(settings).items() if facts.help}
+    return {field: _option(section, field, facts) for field, facts in facts_of(settings).items() if facts.help}
 
 
+LOADING = _options("Model", LoadSettings)
 _ANSWERS = _options("Answer", Request)
 
 # fmt: off
@@ -154,24 +139,6 @@ TARGET = Option(
 
 TARGET_NAME = click.Argument(["target"], metavar="[MODEL]", required=False, type=ModelSpec())
 
-CTX_SIZE = _model("-c --ctx-size", "Context size in tokens.", shown="the model's training context, at most 8192")
-
-GPU_LAYERS = _model(
-    "-ngl --gpu-layers", "Layers of the model on the GPU, counting the output layer. auto: as many as fit.",
-    type=LAYERS, metavar="N|auto|all",
-)
-
-GPU_LAYERS_DRAFT = _model(
-    "-ngld --gpu-layers-draft", "Layers of the draft model on the GPU. auto: all of them, or none if not all fit.",
-    type=LAYERS, metavar="N|auto|all", advanced=True,
-)
-
-DEVICE_DRAFT = _model(
-    "-devd --device-draft --draft-device device_draft", "Devices of the draft model.", shown="as --device", type=Text(),
-    metavar="NAME,...", advanced=True,
-)
-
-
 def _list_devices(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
         from edgespec.llama.devices import listing
@@ -180,36 +147,10 @@ def _list_devices(ctx: click.Context, param: click.Parameter, value: bool) -> No
         ctx.exit()
 
 
-HELD = [
-    _model(
-        "-dev --device", "Devices for the layers on the GPU. auto: all GPUs. none: use no GPU.", type=Text(),
-        metavar="NAME,...",
-    ),
-    option(
-        "Model", "--list-devices", is_flag=True, is_eager=True, expose_value=False, callback=_list_devices,
-        help="List the devices that layers can be put on, with their memory, and exit.",
-    ),
-    _model(
-        "-ncmoe --n-cpu-moe", "Keep the experts of the first N layers of a MoE model in main memory.", advanced=True,
-    ),
-    _model("-cmoe --cpu-moe", "Keep all experts of a MoE model in main memory.", advanced=True),
-    _model(
-        "--repack/--no-repack repack",
-        "Copy weights into a layout that is fast for passes over several tokens. Without it, loading takes no time and "
-        "the weights stay in their file; texts are the same.",
-        advanced=True,
-    ),
-    _model("-t --threads", "CPU threads for decoding one token.", shown="physical cores, fewer while others use them"),
-    _model(
-        "-tb --threads-batch", "CPU threads for prompts and for verifying drafts.", shown="as --threads", advanced=True,
-    ),
-    _model("-fa --flash-attn flash_attention", "Flash attention.", advanced=True),
-    _model("-ctk --cache-type-k", f"Type of the K cache: {', '.join(CACHE_TYPES)}.", metavar="TYPE", advanced=True),
-    _model(
-        "-ctv --cache-type-v", "Type of the V cache; a quantised one needs flash attention.", metavar="TYPE",
-        advanced=True,
-    ),
-]
+LIST_DEVICES = option(
+    "Model", "--list-devices", is_flag=True, is_eager=True, expose_value=False, callback=_list_devices,
+    help="List the devices that layers can be put on, with their memory, and exit.",
+)
 
 
 def _go_offline(ctx: click.Context, param: click.Parameter, value: bool) -> bool:
@@ -238,79 +179,22 @@ KEEP_ALIVE = Option(
     "auto use it. 'edgespec ps' lists such models.",
 )
 
-MODEL = [
-    TARGET,
-    _model(
-        "-mm --mmproj", "Projector, with which the model sees images: a GGUF file. none: see no images.", type=Text(),
-        metavar="FILE|none", shown="mmproj*.gguf in the model's folder",
-    ),
-    _model(
-        "--chat-template",
-        "Chat template to use: the name of one in the model file ('edgespec show' lists them), or chatml.",
-        type=Text(), metavar="NAME", shown="the model's, and its tool_use for requests with tools", advanced=True,
-    ),
-    _model(
-        "--chat-template-file", "Chat template to use instead of the model's, in Jinja.", type=FileName(),
-        metavar="FILE", advanced=True,
-    ),
-    CTX_SIZE,
-    GPU_LAYERS,
-    GPU_LAYERS_DRAFT,
-    DEVICE_DRAFT,
-    _model(
-        "--rpc",
-        "Put layers of the model on the machine at this address, which runs 'edgespec rpc-worker'. Repeatable.",
-        type=Text(), metavar="HOST:PORT", multiple=True, envvar="EDGESPEC_RPC_WORKERS", advanced=True,
-    ),
-    _model(
-        "--lora",
-        "LoRA adapter for the model, and its scale. 0: load it for requests that ask for it ('serve'). Repeatable.",
-        type=Text(), metavar="[NAME=]FILE[=SCALE]", multiple=True, advanced=True,
-    ),
-    *HELD,
-    _model(
-        "--cache-ram", "Overflow cache for prompts in main memory. 0: none.", metavar="MIB",
-        shown="an eighth of the free memory, at most 8192", advanced=True,
-    ),
-    *FETCHING,
+_MODEL = [each for each in LOADING.values() if each.section == "Model"]
+_MODEL.insert(_MODEL.index(LOADING["device"]) + 1, LIST_DEVICES)
+MODEL = [TARGET, *_MODEL, *FETCHING]
+HELD = [
+    each for each in _MODEL
+    if each is LIST_DEVICES or each.name in (
+        "device", "n_cpu_moe", "cpu_moe", "repack", "threads", "threads_batch", "flash_attention", "cache_type_k",
+        "cache_type_v",
+    )
 ]
+"""Where and how a model is held, for commands that measure it."""
+CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT = LOADING["ctx_size"], LOADING["gpu_layers"], LOADING["gpu_layers_draft"]
+DEVICE_DRAFT, DRAFT_MODEL, CORPUS = LOADING["device_draft"], LOADING["draft_model"], LOADING["corpus"]
 
-DRAFT_MODEL = _speculation(
-    "-md --draft-model",
-    "Draft model of the same family, or a draft head made for the model. auto: the best compatible model on this "
-    "machine ('edgespec pair suggest').",
-    type=ModelSpec(), metavar="MODEL|auto", shown="the catalogue's draft for the model",
-)
-
-CORPUS = _speculation("--corpus", "Also draft from these texts ('edgespec corpus').", type=Text(), metavar="NAME|FILE")
-
-SPECULATION = [
-    DRAFT_MODEL,
-    _option("Speculation", LoadSettings, "spec_type", more=help_text()),
-    *(_option("Speculation", LoadSettings, field) for field in ("spec_draft_n_max", "pace", "spec_tree")),
-    _speculation(
-        "--overlap", "Let the draft model work while the model verifies. auto: if they are on different devices.",
-        advanced=True,
-    ),
-    CORPUS,
-    _speculation(
-        "--store/--no-store store",
-        "Let drafters use earlier answers, and save this answer for them ('edgespec store').",
-    ),
-    _ANSWERS["verify"],
-    _speculation(
-        "--exact/--fast exact",
-        "Make the text identical with and without drafts, where this costs almost nothing: on CPUs and many GPUs. "
-        "--fast uses llama.cpp's default kernels instead.",
-    ),
-    _speculation(
-        "--strict",
-        "Make the text identical where --exact cannot. It can take more than twice the time, and the text may differ "
-        "from the text without --strict.",
-    ),
-    _speculation("-cd --ctx-size-draft", "Context size of the draft model.", shown="as --ctx-size", advanced=True),
-    _speculation("-td --threads-draft", "CPU threads of the draft model.", shown="as --threads", advanced=True),
-]
+SPECULATION = [each for each in LOADING.values() if each.section == "Speculation"]
+SPECULATION.insert(SPECULATION.index(LOADING["exact"]), _ANSWERS["verify"])
 
 SAMPLING = [
     *_options("Sampling", SamplingSettings).values(),
