@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from textwrap import shorten
+from textwrap import indent, shorten
 
 import click
 
@@ -19,11 +19,10 @@ from edgespec.chat.paths import pasted_files
 from edgespec.chat.programs import copy_natively, edited, osc52
 from edgespec.chat.session import AGAINST_LOOPS, Session
 from edgespec.cli.footer import footer
-from edgespec.cli.options.command import Call
+from edgespec.cli.options.command import Call, Options
 from edgespec.cli.setup.models import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
-from edgespec.cli.terminal.tool_calls import ToolCalls
 from edgespec.core.stats import Stats
 from edgespec.documents.reader import Said
 from edgespec.errors import EdgespecError, GenerationError, UsageError
@@ -34,18 +33,24 @@ from edgespec.settings import CONSTRAINTS, LoadSettings
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
-from edgespec.tools.results import ToolResult
-from edgespec.tools.toolbox import Calling
+from edgespec.tools.results import ToolResult, shown_arguments
+from edgespec.tools.toolbox import Calling, Decision
 
+QUESTION = "Allow it once (y), in this chat (c), always (a) or not (n)?"
+DECISIONS: dict[str, Decision] = {"y": "once", "c": "chat", "a": "always", "n": "deny"}
 SHOWN = 120  # characters of a system prompt
 
 
 class Repl:
-    """Reads messages and commands until the input ends."""
+    """Reads messages and commands until the input ends.
 
-    def __init__(self, call: Call, session: Session) -> None:
+    Each answer is followed by its statistics, with `details` in three lines. `remembers` saves typed lines for the next
+    start, and `yes` downloads missing models without asking.
+    """
+
+    def __init__(self, call: Call[Options], session: Session, *, details: bool, remembers: bool, yes: bool) -> None:
         self._call, self.session, self.output, self._interrupts = call, session, call.output, call.interrupts
-        self._details = call.values["stats"]
+        self._details, self._yes = details, yes
         self.controls = Controls(session, self)
         self._left = self._shows_tokens = False
         self._exit_code = 0  # of the first error
@@ -53,16 +58,12 @@ class Repl:
         self._seen: str | None = None  # the key of the last message that was shown
         self._marks = ""  # the drafter of the text being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
-        self._editor = (
-            LineEditor(lambda line: completions(session, line), remembers=call.values["history"])
-            if interactive
-            else None
-        )
+        self._editor = LineEditor(lambda line: completions(session, line), remembers=remembers) if interactive else None
         self._calls = ToolCalls(call, asks=interactive)
 
-    def run(self) -> int:
-        """Run the conversation. Return the exit code: that of the first error if no user is there, as with piped
-        input."""
+    def run(self, message: str | None) -> int:
+        """Run the conversation, which begins with `message` if there is one. Return the exit code: that of the first
+        error if no user is there, as with piped input."""
         self.load(self.session.load_settings)
         if self.session.chat.turns:
             self.redraw()
@@ -73,8 +74,8 @@ class Repl:
         if self._editor is not None:
             self.output.note("/help lists the commands, Ctrl-C stops an answer, Ctrl-D quits")
         try:
-            if first := self._call.values["message"]:
-                self._do(first)
+            if message:
+                self._do(message)
             inputs = inputs_of(self._line)
             while not self._left and (text := next(inputs, None)) is not None:
                 self._do(text)
@@ -215,8 +216,8 @@ class Repl:
         """Load a model, and show its notes. Raises EdgespecError if there is no user who could choose another model."""
         cancel, system = CancelFlag(), self.session.chat.system
         try:
-            if not self._call.values["server"]:
-                settings = fetch_models(self._call, settings, ask=self._agrees)
+            if not self.session.model.server:
+                settings = fetch_models(self._call, settings, yes=self._yes, ask=self._agrees)
             with self._interrupts.calling(cancel.set):
                 self.session.load(settings, lambda what, done: self._progress(settings, what, done), cancel)
         except (Interrupted, EdgespecError) as error:
@@ -378,3 +379,37 @@ def _end_note(answer: Answer) -> str:
     """Return how an incomplete answer ended, and what continues it."""
     hint = "-c gives a larger one" if answer.is_full else "/continue resumes it"
     return f"the answer was {answer.end}; {hint}"
+
+
+class ToolCalls:
+    """Shows calls while they proceed. Without a user who can be asked, calls are denied."""
+
+    def __init__(self, call: Call[Options], *, asks: bool) -> None:
+        self._output, self._interrupts, self._asks = call.output, call.interrupts, asks
+
+    def show(self, calling: Calling, cancel: CancelFlag) -> None:
+        """Show the state of a call, and ask whether it may run; Ctrl-C then stops the answer."""
+        output, label = self._output, calling.tool.label
+        if calling.result is not None:
+            output.end_progress()
+            output.aside(f"{label}: {calling.result.summary}; /result shows it")
+        elif calling.state == "running":
+            output.progress(f"{label} is running", None)
+        else:
+            output.aside(f"the model calls {label} with")
+            output.aside(indent(shown_arguments(calling.arguments), "  ") or "  no arguments")
+            self._ask(calling, cancel)
+
+    def _ask(self, calling: Calling, cancel: CancelFlag) -> None:
+        if not self._asks:
+            self._output.note(
+                "denied: without a terminal no one can be asked; a chat on a terminal can allow it always"
+            )
+            calling.decide("deny")
+            return
+        try:
+            with self._interrupts.prompting():
+                given = click.prompt(QUESTION, type=click.Choice([*DECISIONS]), show_choices=False, err=True)
+            calling.decide(DECISIONS[given])
+        except click.Abort:
+            cancel.set()

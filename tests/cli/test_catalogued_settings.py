@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import click
 import pytest
 from cli_program import edgespec_here
 from fake_index import FakeIndex
 
-from edgespec.cli.setup.models import answer_as_its_own
+from edgespec.cli.commands.run import RunOptions
+from edgespec.cli.options.command import Call
 from edgespec.llama.context import Context
 from edgespec.llama.kernels import have_exact_kernels
 
@@ -32,15 +32,15 @@ def answered_with(home: Path, *args: str, model: str = "packed", **variables: st
     """Return the settings of `run` that the catalogue can set."""
     seen: dict[str, Any] = {}
 
-    def note(ctx: click.Context, values: dict[str, Any]) -> None:
-        answer_as_its_own(ctx, values)
-        seen.update(values)
-        ctx.exit(0)  # before the model is loaded
+    def note(call: Call[RunOptions], *args: Any, **more: Any) -> None:
+        sampling = call.options.answer.sampling
+        seen.update(system=call.options.system, temperature=sampling.temperature, top_p=sampling.top_p)
+        call.ctx.exit(0)  # before the model is loaded
 
-    with patch("edgespec.cli.commands.run.answer_as_its_own", note):
+    with patch("edgespec.cli.commands.run.fetch_models", note):
         done = edgespec_here("run", "-m", model, *args, "x", home=home, stdin=b"", **variables)
     assert done.returncode == 0, done.stderr
-    return {name: seen[name] for name in ("system", "temperature", "top_p")}
+    return seen
 
 
 @pytest.mark.usefixtures("index")

@@ -146,8 +146,8 @@ def test_config_shows_the_files_and_what_they_set(tmp_path: Path) -> None:
 def test_an_unforeseen_error_is_one_line_and_with_v_a_traceback(tmp_path: Path) -> None:
     code = (
         "import sys, edgespec.cli.commands.run as r\n"
-        "def fail(*args): raise KeyError('gone')\n"
-        "r.load_settings = fail\n"
+        "def fail(*args, **more): raise KeyError('gone')\n"
+        "r.read_prompt = fail\n"
         "from edgespec.cli import main\n"
         "sys.exit(main(['run', 'hello', *sys.argv[1:]]))"
     )
@@ -175,8 +175,8 @@ def test_an_unforeseen_error_is_one_line_and_with_v_a_traceback(tmp_path: Path) 
 def test_each_kind_of_error_has_its_exit_code(error: str, code: int, tmp_path: Path) -> None:
     program = (
         "import sys, click, edgespec.errors, edgespec.cli.commands.run as r\n"
-        f"def fail(*args): raise {error}\n"
-        "r.load_settings = fail\n"
+        f"def fail(*args, **more): raise {error}\n"
+        "r.read_prompt = fail\n"
         "from edgespec.cli import main\n"
         "sys.exit(main(['run', 'hello']))"
     )

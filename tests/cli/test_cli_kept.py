@@ -22,8 +22,7 @@ from endless import ENDLESS_OPTIONS
 from serving import Serving, serving
 from tiny_gguf import CHATML, write_model
 
-from edgespec.cli.setup.running_servers import Nearby, servers
-from edgespec.cli.setup.server_file import Presence
+from edgespec.cli.setup.running_servers import RunningServer, Presence, servers
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings
 
@@ -210,7 +209,7 @@ def test_a_server_can_be_named(home: Path, server: Serving) -> None:
 # --- models that are kept ---------------------------------------------------------------------------------------------
 
 
-def near(home: Path) -> list[Nearby]:
+def near(home: Path) -> list[RunningServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EDGESPEC_HOME", str(home))
         return servers()

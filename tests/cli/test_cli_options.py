@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,9 @@ import click
 import pytest
 from option_fields import LANDS, field
 
-from edgespec.cli.commands.run import run
-from edgespec.cli.options.generation import load_settings, request
+from edgespec.cli.commands.run import Prompt, RunOptions, request, run
+from edgespec.cli.options.command import Call
+from edgespec.llm.info import ModelInfo
 from edgespec.settings import LoadSettings, Message, Request
 
 ELSEWHERE = {
@@ -31,12 +33,20 @@ def parse(*args: str) -> dict[str, Any]:
     return run.make_context("run", [*args, "hello"]).params
 
 
+def call_of(*args: str) -> Call[RunOptions]:
+    return Call(run.make_context("run", [*args, "hello"]), RunOptions)
+
+
+def asked(call: Call[RunOptions], *, chat: bool) -> Request:
+    return request(ModelInfo("demo", has_chat_template=chat), Prompt("hello", (), []), call)
+
+
 def built(args: list[str]) -> Mapping[str, Any]:
-    values = parse(*args)
-    values["model"] = values["model"] or "demo"
+    call = call_of(*args)
+    load = call.options.load
     return {
-        "load": load_settings(values),
-        "request": request(values, values["prompt"], chat=bool(values["system"]), seed=values["seed"]),
+        "load": replace(load, model=load.model or "demo"),
+        "request": asked(call, chat=bool(call.options.system)),
     }
 
 
@@ -61,17 +71,23 @@ def test_every_spelling_is_used_above() -> None:
 
 
 def test_without_options_the_settings_are_their_own_defaults() -> None:
-    objects = built([])
+    objects = built(["--seed", "3"])
     assert objects["load"] == LoadSettings("demo")
-    assert objects["request"] == Request(prompt="hello", seed=-1)
+    assert objects["request"] == Request(prompt="hello", seed=3)
+
+
+def test_a_seed_is_random_unless_it_is_given() -> None:
+    seeds = {asked(call_of(), chat=False).seed for _ in range(3)}
+    assert len(seeds) > 1
+    assert min(seeds) >= 0
 
 
 def test_a_prompt_is_either_a_text_or_a_turn() -> None:
-    values = parse("-m", "demo")
-    assert request(values, "hello", chat=True, seed=1).messages == (Message("user", "hello"),)
-    assert request(values, "hello", chat=True, seed=1).prompt == ""
-    assert request(values, "hello", chat=False, seed=1).prompt == "hello"
-    assert request(values, "hello", chat=False, seed=1).messages == ()
+    call = call_of("-m", "demo")
+    assert asked(call, chat=True).messages == (Message("user", "hello"),)
+    assert asked(call, chat=True).prompt == ""
+    assert asked(call, chat=False).prompt == "hello"
+    assert asked(call, chat=False).messages == ()
 
 
 def test_the_mode_is_open_until_one_is_asked_for() -> None:

@@ -328,7 +328,7 @@ def functions_of(file: Path) -> Iterator[ast.FunctionDef]:
 
 @pytest.mark.slow
 def test_each_other_option_is_used_by_its_command() -> None:
-    """Some commands take their options as parameters. Others read them by name, as do the functions that they share."""
+    """Some commands take their options as parameters. Others read fields of their options."""
     shared = [*(CLI / "setup").glob("*.py"), CLI / "plain_chat.py"]
     dead = []
     for command, function in ALL.items():
@@ -337,7 +337,7 @@ def test_each_other_option_is_used_by_its_command() -> None:
         own = Path(inspect.getfile(inspect.unwrap(function.callback)))
         if isinstance(function, Command):
             nodes = [node for file in (own, *shared) for each in functions_of(file) for node in ast.walk(each)]
-            used = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+            used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
         else:
             name = function.callback.__name__
             nodes = [node for each in functions_of(own) if each.name == name for node in ast.walk(each)]

@@ -12,11 +12,10 @@ from unittest.mock import Mock
 import click
 import pytest
 
-from edgespec.cli.commands.serve import serve
-from edgespec.cli.options.generation import load_settings
-from edgespec.cli.setup.kept_models import _arguments
-from edgespec.cli.setup.running_servers import Loaded, build, private_folder, server_with, servers
-from edgespec.cli.setup.server_file import Presence
+from edgespec.cli.commands.serve import ServeOptions, serve
+from edgespec.cli.options.command import Call
+from edgespec.cli.setup.running_servers import Loaded, Presence, build, private_folder, server_with, servers
+from edgespec.cli.setup.servers import _arguments
 from edgespec.errors import UsageError
 from edgespec.files.paths import file_facts
 from edgespec.llm.info import ModelInfo
@@ -267,7 +266,7 @@ def test_a_server_is_started_with_the_same_settings(settings: LoadSettings, tmp_
     settings = replace(settings, ctx_size=settings.ctx_size or 9)  # an open one is up to the file, as before
     arguments = [*_arguments(settings)]
     context = serve.make_context("serve", arguments)
-    values = context.params
-    made = load_settings(values | {"model": values["model"][0], "sequences": values["parallel"]})
+    options = Call(context, ServeOptions).options
+    made = replace(options.load, model=options.model[0], sequences=options.parallel)
     assert asdict(made) == asdict(settings)
     assert click.ParameterSource.COMMANDLINE is context.get_parameter_source("only")

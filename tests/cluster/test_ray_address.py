@@ -51,4 +51,4 @@ def test_without_ray_the_command_to_install_it_is_told(installed: set[str]) -> N
 
 def test_workers_are_not_for_nodes() -> None:
     with pytest.raises(UsageError, match="--over and --rpc cannot be combined"):
-        check_over({"over": "ray", "server": (), "rpc": ("a:1",)})
+        check_over("ray", (), ("a:1",))

@@ -34,8 +34,8 @@ def places(*, is_sampling: bool) -> dict[str, Any]:
     """Return what each place says about the setting."""
     from edgespec.batch.sidecar import texts_depend_on
     from edgespec.chat.settings import SETTINGS, ChatSettings, setting, with_changes
-    from edgespec.cli.commands.run import run
-    from edgespec.cli.options.generation import request
+    from edgespec.cli.commands.run import RunOptions, run
+    from edgespec.cli.options.command import Call
     from edgespec.core.sampling import SamplingSettings
     from edgespec.errors import UsageError
     from edgespec.remote.wire import body_of
@@ -59,10 +59,10 @@ def places(*, is_sampling: bool) -> dict[str, Any]:
     options: Any = SET
     read = Request("x", **request_fields(SET, SamplingSettings()))
     of_chat, known = with_changes(ChatSettings(), {"daring": "0.5"}), Fields(SET, CHAT)
-    typed = run.make_context("run", ["--daring", "0.5", "hello"]).params
+    typed = Call(run.make_context("run", ["--daring", "0.5", "hello"]), RunOptions).options.answer
     [option] = [each for each in run.params if each.name == "daring"]
     return {
-        "option": [option.opts, getattr(option, "help", ""), value(request(typed, "x", chat=False, seed=1))],
+        "option": [option.opts, getattr(option, "help", ""), value(typed)],
         "out of range": refusal(lambda: check_request(request_of(options | {"daring": 2}), 10)),
         "python": value(request_of(options)),
         "row": value(read),

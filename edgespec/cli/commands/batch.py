@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
+from edgespec.batch.input import Shard
 from edgespec.batch.job import Job
 from edgespec.batch.output import OutputFile
 from edgespec.batch.reading import Defaults, RowReader
 from edgespec.batch.results import Meter, Result, Results
 from edgespec.batch.sidecar import texts_depend_on
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Call, Command
-from edgespec.cli.options.common import advanced, flag, option
-from edgespec.cli.options.generation import ANSWER, MODEL, QUESTION, SAID, SAMPLING, SPECULATION, load_settings, request
-from edgespec.cli.options.types import PARALLEL, Integer
+from edgespec.cli.options import shared
+from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
+from edgespec.cli.options.common import advanced, advanced_except, flag, option
+from edgespec.cli.options.types import PARALLEL, Integer, Parsed
 from edgespec.cli.setup.batch_files import (
-    SHARDS,
     STDIO,
     StdoutRows,
     are_same,
@@ -31,11 +32,10 @@ from edgespec.cli.setup.batch_files import (
     input_lines,
     merge_parts,
     open_input,
-    prepare,
     remaining,
 )
 from edgespec.cli.setup.job_models import fleet_of, open_model, show_notes
-from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
+from edgespec.cli.setup.models import default_model, fetch_models, settings_of_model
 from edgespec.cli.setup.servers import OVER, check_options, check_over, open_nodes, open_servers, server_option
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError
@@ -48,7 +48,7 @@ from edgespec.models.text_facts import text_facts
 from edgespec.requests.openai import TokenBytes
 from edgespec.requests.row import BadRow, Row
 from edgespec.runtime.worker import LoadingStoppedError
-from edgespec.settings import MAX_SEQUENCES, Request
+from edgespec.settings import MAX_SEQUENCES, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.validation import check_load_settings, check_rule
 
@@ -59,39 +59,64 @@ SHOWN_S = 0.25  # how often progress is shown
 CACHE_RAM = 256  # MiB; enough, since slots keep the common beginning of rows
 
 
+COMMON = ("model", "system", "chat", "yes", "draft_model", "temperature", "seed", "max_tokens", "json_schema")
+"""The options of `run` that `--help` lists."""
+_OF_MERGE = ("merge", "target", "overwrite", "quiet", "verbose")
+
+
 # fmt: off
-OUTPUT = [
-    option(
+@dataclass(frozen=True, kw_only=True)
+class BatchOptions(Options):
+    sources: tuple[str, ...] = value_of(click.Argument(
+        ["sources"], nargs=-1, required=True, metavar="IN.jsonl", type=click.Path(allow_dash=True),
+    ))
+    server: tuple[str, ...] = value_of(server_option(
+        "Answer on this server instead of this machine. Repeatable: rows go to idle servers.", multiple=True,
+    ))
+    over: str | None = value_of(OVER)
+    system: str | None = value_of(shared.SYSTEM)
+    chat: bool | None = value_of(shared.CHAT_OR_RAW)
+    load: LoadSettings = settings_of(LoadSettings, advanced_except(COMMON, *shared.MODEL, *shared.SPECULATION))
+    offline: bool = value_of(advanced(shared.OFFLINE))
+    yes: bool = value_of(shared.YES)
+    answer: Request = settings_of(
+        Request, advanced_except(COMMON, shared.SPECIAL, *shared.SAMPLING, *shared.ANSWER)
+    )
+    samples: int = value_of(advanced(shared.SAMPLES))
+    target: str = value_of(option(
         "Output", "-o", "--output", "target", metavar="FILE", type=click.Path(allow_dash=True), default=STDIO,
         show_default="stdout",
         help="Append results to FILE as they finish. Rows that FILE already answers are skipped.",
-    ),
-    option(
+    ))
+    parallel: int = value_of(option(
         "Output", "--parallel", type=PARALLEL, default="auto", metavar="auto|N",
         help=f"Answers to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
-    ),
-    flag("--ordered", help="Write results in the order of the input."),
-    flag("--retry-errors", help="Retry rows that failed earlier; their results are appended."),
-    flag("--overwrite", help="Start over, discarding the rows in FILE."),
-    option("Output", "--limit", type=Integer(1), show_default="all", help="Read only N rows."),
-    flag("--timings", help="Add timings to each row; the output then differs between runs."),
-    *SHARDS,
-    *SAID,
-]
+    ))
+    ordered: bool = value_of(flag("--ordered", help="Write results in the order of the input."))
+    retry_errors: bool = value_of(flag(
+        "--retry-errors", help="Retry rows that failed earlier; their results are appended.",
+    ))
+    overwrite: bool = value_of(flag("--overwrite", help="Start over, discarding the rows in FILE."))
+    limit: int | None = value_of(option(
+        "Output", "--limit", type=Integer(1), show_default="all", help="Read only N rows.",
+    ))
+    timings: bool = value_of(flag(
+        "--timings", help="Add timings to each row; the output then differs between runs.",
+    ))
+    shard: Shard | None = value_of(option(
+        "Output", "--shard", type=Parsed("shard", Shard.parse), metavar="I/N", advanced=True,
+        help="Answer only the rows of shard I of N, counted from 0. Every row is in one shard.",
+    ))
+    merge: bool = value_of(flag(
+        "--merge", help="Merge the outputs of all shards into FILE, in the order of the input.",
+    ))
+    quiet: bool = value_of(shared.QUIET)
+    verbose: bool = value_of(shared.VERBOSE)
 # fmt: on
 
-SERVER = server_option(
-    "Answer on this server instead of this machine. Repeatable: rows go to idle servers.", multiple=True
-)
-COMMON = ("model", "system", "chat", "yes", "draft_model", "temperature", "seed", "max_tokens", "json_schema")
-"""The options of `run` that `--help` lists."""
-SHARED = [*QUESTION, *MODEL, *SPECULATION, *SAMPLING, *ANSWER]
-OPTIONS = [SERVER, OVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), *OUTPUT]
 
-
-@click.command(cls=Command, params=OPTIONS)
-@click.argument("sources", nargs=-1, required=True, metavar="IN.jsonl", type=click.Path(allow_dash=True))
-def batch(call: Call) -> None:
+@command(BatchOptions)
+def batch(call: Call[BatchOptions]) -> None:
     """Answer all prompts of a file.
 
     Each line of IN.jsonl ('-' for stdin) is a JSON object with a "prompt" or "messages", an "id", and settings
@@ -101,70 +126,49 @@ def batch(call: Call) -> None:
 
     To use several machines, run the command with --shard 0/N to N-1/N, then batch --merge PART... -o FILE.
     """
-    values, output = call.values, call.output
-    if values["merge"]:
-        merge_parts(call)
+    options, output = call.options, call.output
+    if options.merge:
+        if others := [f"--{each.key}" for each in call.typed_options() if each.name not in _OF_MERGE]:
+            what, why = f"{', '.join(others)} cannot be combined with --merge", "the rows are answered already"
+            raise UsageError(what, why=why)
+        merge_parts(options.target, options.sources, output, overwrite=options.overwrite)
         return
-    source, *others = values["sources"]
+    source, *others = options.sources
     if others:
         raise UsageError(f"batch reads one input, not {1 + len(others)}", why="only --merge reads several files")
-    _refuse_contradictions(source, values)
-    check_options(call)
-    check_over(values)
+    _refuse_contradictions(source, options)
+    if options.server:
+        check_options(call)
+    if options.over is not None:
+        check_over(options.over, options.server, options.load.rpc)
     with (
-        (_on_servers if values["server"] else _here)(call) as model,
+        (_on_servers if options.server else _here)(call) as model,
         open_input(source, output) as data,
-        StdoutRows(output) if values["target"] == STDIO else OutputFile(Path(values["target"])) as target,
+        StdoutRows(output) if options.target == STDIO else OutputFile(Path(options.target)) as target,
     ):
-        chat = model.has_chat_template if values["chat"] is None else values["chat"]
-        asked = model.asked
-        made_with = texts_depend_on(model.depend_on, asked, chat=chat, system=values["system"], n=values["samples"])
-        seed = prepare(target, made_with, values)
-        defaults = Defaults(asked, seed, chat, values["system"] or "", values["samples"])
-        reader = RowReader(defaults, target.done, values["shard"])
-        rows = reader.from_lines(input_lines(source, data, values["limit"]))
-        first = next(rows, None)
-        meter = Meter(target.n_done, None if output.quiet else count_rows(source, values["limit"], values["shard"]))
-        target.begin()
-        results = Results(model.name, model.token_bytes, values["timings"], numbered=values["shard"] is not None)
-
-        def keep(result: Result) -> None:
-            target.write(result.row)
-            meter.add(result)
-
-        while isinstance(first, BadRow):  # reported without loading a model
-            keep(results.refused(first))
-            first = next(rows, None)
-        if first is not None:
-            _run(call, model.open, remaining(source, first, rows), results, keep, target, meter)
-        elif target.n_done:
-            output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows} rows")
-        elif not meter.n_rows:
-            output.note("there are no rows")
-        if reader.inventory is not None and isinstance(target, OutputFile):
-            target.finish(reader.inventory.as_json())
-        if target.done and values["limit"] is None:
-            output.note(f"{len(target.done)} rows of {target.name} match no row of the input")
-    failed = target.n_failed + meter.n_failed
-    if failed:
-        and_first = "; the first" if meter.first_failure else ""
+        n_failed, n_rows, first_failure = _answer(call, model, source, data, target)
+    if n_failed:
+        and_first = "; the first" if first_failure else ""
         hint = 'each has its reason in "error"; corrected lines are read again, other rows with --retry-errors'
         hint = "" if target.name == STDIO else hint
-        what = f"{failed} of {target.n_done + meter.n_rows} rows failed{and_first}"
-        raise FailedRowsError(what, why=meter.first_failure, hint=hint)
+        raise FailedRowsError(f"{n_failed} of {n_rows} rows failed{and_first}", why=first_failure, hint=hint)
 
 
-def _refuse_contradictions(source: str, values: dict[str, Any]) -> None:
-    target = values["target"]
+def _refuse_contradictions(source: str, options: BatchOptions) -> None:
+    target = options.target
     if target == STDIO:
-        for name in ("retry_errors", "overwrite", "shard"):
-            if values[name]:
-                raise UsageError(f"--{name.replace('_', '-')} needs an output file", hint="use -o FILE")
+        for name, value in (
+            ("retry-errors", options.retry_errors),
+            ("overwrite", options.overwrite),
+            ("shard", options.shard),
+        ):
+            if value:
+                raise UsageError(f"--{name} needs an output file", hint="use -o FILE")
     elif source != STDIO and are_same(Path(target), Path(source)):
         raise UsageError(f"cannot overwrite {target} with itself", hint="use another output file")
-    if values["retry_errors"] and values["overwrite"]:
+    if options.retry_errors and options.overwrite:
         raise UsageError("--overwrite keeps no rows to retry", hint="leave out --retry-errors")
-    if values["system"] and values["chat"] is False:
+    if options.system and options.chat is False:
         raise UsageError("a system message needs chat mode", why="--raw was given")
 
 
@@ -185,26 +189,31 @@ class _Model:
 
 
 @contextmanager
-def _here(call: Call) -> Iterator[_Model]:
+def _here(call: Call[BatchOptions]) -> Iterator[_Model]:
     """Yield a model of this machine, downloaded if necessary. With --over the nodes of a cluster load it."""
-    values, output = call.values, call.output
-    may_download = values["yes"] or not values["model"]
-    values["model"] = values["model"] or default_model(call)
-    answer_as_its_own(call.ctx, values)
-    fetch_models(call, load_settings(values))
-    settings = replace(load_settings(values), sequences=values["parallel"])
+    may_download = call.options.yes or not call.options.load.model
+    name = call.options.load.model or default_model(call)
+    call.change({"model": name} | settings_of_model(call, name))
+    options, output = call.options, call.output
+    fetch_models(call, options.load, yes=options.yes)
+    settings = replace(options.load, sequences=options.parallel)
     if settings.cache_ram is None:
         settings = replace(settings, cache_ram=CACHE_RAM)
     check_load_settings(settings)
-    check_rule(settings, values["verify"])
+    check_rule(settings, options.answer.verify)
     found = resolve(settings.model)
-    header, asked = check_model(found.path), request(values, "", chat=False, seed=0)
+    header, asked = check_model(found.path), _defaults(options)
     has_template = bool(chat_templates(header, settings.chat_template, settings.chat_template_file).default)
     depend_on = text_facts(header, settings)
     load: Callable[[CancelFlag], Fleet] = partial(open_model, settings, asked, output)
-    if values["over"]:
-        load = partial(open_nodes, values["over"], settings, depend_on, asked, output, may_download=may_download)
+    if options.over:
+        load = partial(open_nodes, options.over, settings, depend_on, asked, output, may_download=may_download)
     yield _Model(found.name, has_template, depend_on, asked, _token_bytes(found.path), load)
+
+
+def _defaults(options: BatchOptions) -> Request:
+    """Return the default settings of rows, whose seeds are set apart."""
+    return replace(shared.with_texts(options.answer), seed=0)
 
 
 def _token_bytes(path: Path) -> TokenBytes:
@@ -220,31 +229,80 @@ def _token_bytes(path: Path) -> TokenBytes:
 
 
 @contextmanager
-def _on_servers(call: Call) -> Iterator[_Model]:
+def _on_servers(call: Call[BatchOptions]) -> Iterator[_Model]:
     """Yield a model that servers have loaded."""
     from edgespec.remote.model import token_bytes
 
-    values, output = call.values, call.output
-    engines = open_servers(call, values["server"])
+    engines = open_servers(call, call.options.server, call.options.load)
+    options, output = call.options, call.output
     with ExitStack() as stack:
         for engine in engines:
             stack.callback(engine.close)
-        first, asked = engines[0], request(values, "", chat=False, seed=0)
+        first, asked = engines[0], _defaults(options)
         yield _Model(
             first.settings.model,
             first.info.has_chat_template,
             first.texts_depend_on,
             asked,
             partial(token_bytes, engines),
-            lambda cancel: fleet_of(engines, asked, output, room=values["parallel"], kind="server"),
+            lambda cancel: fleet_of(engines, asked, output, room=options.parallel, kind="server"),
         )
 
 
 # --- the job --------------------------------------------------------------------------------------------------------
 
 
+def _answer(
+    call: Call[BatchOptions], model: _Model, source: str, data: BinaryIO, target: OutputFile | StdoutRows
+) -> tuple[int, int, str]:
+    """Answer the rows that have no answer yet. Return the numbers of failed rows and of all, and the first failure."""
+    options, output = call.options, call.output
+    chat = model.has_chat_template if options.chat is None else options.chat
+    made_with = texts_depend_on(model.depend_on, model.asked, chat=chat, system=options.system, n=options.samples)
+    seed = _seed(target, made_with, options)
+    reader = RowReader(
+        Defaults(model.asked, seed, chat, options.system or "", options.samples), target.done, options.shard
+    )
+    rows = reader.from_lines(input_lines(source, data, options.limit))
+    first = next(rows, None)
+    meter = Meter(target.n_done, None if output.quiet else count_rows(source, options.limit, options.shard))
+    target.begin()
+    results = Results(model.name, model.token_bytes, options.timings, numbered=options.shard is not None)
+
+    def keep(result: Result) -> None:
+        target.write(result.row)
+        meter.add(result)
+
+    while isinstance(first, BadRow):  # reported without loading a model
+        keep(results.refused(first))
+        first = next(rows, None)
+    if first is not None:
+        _run(call, model.open, remaining(source, first, rows), results, keep, target, meter)
+    elif target.n_done:
+        output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows} rows")
+    elif not meter.n_rows:
+        output.note("there are no rows")
+    if reader.inventory is not None and isinstance(target, OutputFile):
+        target.finish(reader.inventory.as_json())
+    if target.done and options.limit is None:
+        output.note(f"{len(target.done)} rows of {target.name} match no row of the input")
+    return target.n_failed + meter.n_failed, target.n_done + meter.n_rows, meter.first_failure
+
+
+def _seed(target: OutputFile | StdoutRows, made_with: dict[str, Any], options: BatchOptions) -> int:
+    """Open the output for resuming or overwriting. Return the seed from which the seeds of rows are derived."""
+    seed = options.answer.seed if options.answer.seed >= 0 else None
+    if isinstance(target, StdoutRows):
+        return secrets.randbits(48) if seed is None else seed
+    if options.shard is not None:
+        made_with = {**made_with, "shard": str(options.shard)}
+    if options.overwrite:
+        return target.overwrite(made_with, seed)
+    return target.resume(made_with, seed, retry_failed=options.retry_errors)
+
+
 def _run(
-    call: Call,
+    call: Call[BatchOptions],
     load: Callable[[CancelFlag], Fleet],
     rows: Iterator[Row | BadRow | None],
     results: Results,
@@ -253,12 +311,12 @@ def _run(
     meter: Meter,
 ) -> None:
     """Answer rows until none is left, or an error or a signal stops the job."""
-    values, output, cancel = call.values, call.output, call.cancel
+    output, cancel = call.output, call.cancel
     is_done, n_waiting = False, 0
     try:
         with call.cancelling(), load(cancel) as model:
             heard = _shower(output, meter, model)
-            job = Job(model, rows, results, cancel, ordered=values["ordered"], heard=heard)
+            job = Job(model, rows, results, cancel, ordered=call.options.ordered, heard=heard)
             meter.start()
             try:
                 with closing(job.run()) as answered:
@@ -269,24 +327,28 @@ def _run(
                 show_notes(model, output)
                 n_waiting = job.n_waiting
                 output.end_progress()
-                if meter.n_rows and not output.quiet:
-                    where = [target.name] if target.name != STDIO else []
-                    output.aside(" · ".join([*meter.summary(), *where]))
-                if meter.n_cut_off:
-                    which = f"{meter.n_cut_off} of these rows" if meter.n_rows > 1 else "the row"
-                    output.note(f'{which} cut off by max_tokens (-n) before the constraint was met ("cut_off": true)')
+                _show_summary(meter, target, output)
         is_done = not cancel.is_set()
     except LoadingStoppedError:
         pass  # a signal stopped it; reported below
     finally:
         if not is_done and target.name != STDIO and (target.n_done or meter.n_rows or cancel.is_set()):
-            without = " without --overwrite" if values["overwrite"] else ""
+            without = " without --overwrite" if call.options.overwrite else ""
             dropped = f" except {n_waiting} that were waiting for an earlier one (--ordered)" if n_waiting else ""
             if target.n_done or meter.n_rows:
                 output.note(f"the rows in {target.name} are saved{dropped}; the same command{without} resumes")
             else:
                 output.note("no row is saved yet; the same command starts again")
     call.interrupts.raise_if_received()
+
+
+def _show_summary(meter: Meter, target: OutputFile | StdoutRows, output: Output) -> None:
+    if meter.n_rows and not output.quiet:
+        where = [target.name] if target.name != STDIO else []
+        output.aside(" · ".join([*meter.summary(), *where]))
+    if meter.n_cut_off:
+        which = f"{meter.n_cut_off} of these rows" if meter.n_rows > 1 else "the row"
+        output.note(f'{which} cut off by max_tokens (-n) before the constraint was met ("cut_off": true)')
 
 
 def _shower(output: Output, meter: Meter, model: Fleet) -> Callable[[TokenEvent | EdgespecError], None]:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.options.command import Call, Command, typed
+from edgespec.cli.options.command import Call, Options, command, settings_of, typed, value_of
 from edgespec.cli.options.common import QUIET, VERBOSE, option
-from edgespec.cli.options.generation import CORPUS, DRAFT_MODEL, MODEL, TARGET_NAME, load_settings
+from edgespec.cli.options.shared import LOADING, MODEL, OFFLINE, YES
 from edgespec.cli.options.types import Integer, Number, Text
-from edgespec.cli.setup.models import fetch_models, named_model
+from edgespec.cli.setup.models import TARGET_NAME, fetch_models, use_named_model
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, UsageError, told_as
 from edgespec.files.paths import check_writable, write_whole
@@ -29,91 +30,98 @@ if TYPE_CHECKING:
 PER_CATEGORY = 3
 STDOUT = "-"
 
-OPTIONS = [
-    DRAFT_MODEL,
-    CORPUS,
-    option(
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(Options):
+    target: str | None = value_of(TARGET_NAME)
+    load: LoadSettings = settings_of(LoadSettings, [*MODEL, LOADING["draft_model"], LOADING["corpus"]])
+    offline: bool = value_of(OFFLINE)
+    yes: bool = value_of(YES)
+    modes: tuple[str, ...] = value_of(option(
         "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
         show_default="all drafters, each alone, and fixed lengths",
         help="Mode to compare with plain decoding: drafters, auto or fixed:K, optionally tree:W and a "
         "verification rule, such as 'all auto', 'suffix fixed:4', 'self:8 auto', 'draft fixed:6 tree:4 "
         "rejection'. 'all' are suffix, recycling, a corpus, the draft model or head, and mtp where the model "
         "has the block. Repeatable.",
-    ),
-    option(
+    ))
+    categories: tuple[str, ...] = value_of(option(
         "Prompt", "--suite", "categories", multiple=True, type=Text(), metavar="CATEGORY", show_default="all",
         help="Use only the prompts of this category. Repeatable.",
-    ),
-    option(
+    ))
+    prompts: str | None = value_of(option(
         "Prompt", "--prompts", type=click.Path(), metavar="FILE",
         help="Use the prompts in this JSONL file instead of the built-in suites.",
-    ),
-    option(
+    ))
+    per_category: int | None = value_of(option(
         "Prompt", "--per-category", type=Integer(1), show_default=f"{PER_CATEGORY}, or all in FILE",
         help="Prompts per category.",
-    ),
-    option(
+    ))
+    temperatures: tuple[float, ...] = value_of(option(
         "Sampling", "--temp", "temperatures", multiple=True, type=Number(0), metavar="T",
         show_default="0 and 0.8; 0 with --reference", help="Temperature. Repeatable.",
-    ),
-    option(
+    ))
+    tokens: int | None = value_of(option(
         "Answer", "-n", "--max-tokens", "tokens", type=Integer(1), show_default="48, or all with --reference",
         help="Tokens per answer.",
-    ),
-    option("Answer", "--repeat", type=Integer(1), default=1, help="Repeat every measurement N times."),
-    option(
+    ))
+    repeat: int = value_of(option(
+        "Answer", "--repeat", type=Integer(1), default=1, help="Repeat every measurement N times.",
+    ))
+    reference: bool = value_of(option(
         "Answer", "--reference", is_flag=True,
         help="Force the reference answers that come with the prompts: measures the gain on realistic text even if the "
         "model cannot write it.",
-    ),
-    option(
+    ))
+    json_file: str | None = value_of(option(
         "Output", "--json", "json_file", type=click.Path(dir_okay=False, allow_dash=True), metavar="FILE",
         help="All figures as JSON; '-' for stdout.",
-    ),
-    option(
+    ))
+    plot_file: str | None = value_of(option(
         "Output", "--plot", "plot_file", type=click.Path(dir_okay=False), metavar="FILE",
         help="The speedups as a PNG or SVG picture (needs matplotlib).",
-    ),
-    option(
+    ))
+    compare: tuple[str, str] | None = value_of(option(
         "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
         help="Compare two files written by --json, without measuring.",
-    ),
-    QUIET,
-    VERBOSE,
-]  # fmt: skip
+    ))
+    quiet: bool = value_of(QUIET)
+    verbose: bool = value_of(VERBOSE)
+# fmt: on
 
 
-@click.command(cls=Command, params=[TARGET_NAME, *MODEL, *OPTIONS])
-def bench(call: Call) -> None:
+@command(BenchOptions)
+def bench(call: Call[BenchOptions]) -> None:
     """Benchmark decoding speed and speculation.
 
     MODEL (smollm2 by default) answers each prompt in all modes before the next prompt, so that all modes run under the
     same conditions. The table goes to stdout. Ctrl-C stops and shows what was measured.
     """
-    values, output = call.values, call.output
-    if values["compare"]:
+    options, output = call.options, call.output
+    if options.compare:
         from edgespec.bench.measure import load_result
         from edgespec.bench.report import side_by_side
 
-        output.show(side_by_side(*(load_result(Path(file)) for file in values["compare"])))
+        output.show(side_by_side(*(load_result(Path(file)) for file in options.compare)))
         return
-    values["model"] = named_model(call)
-    settings = load_settings(values)
-    fetch_models(call, settings, modes=values["modes"])
-    files = values["json_file"], values["plot_file"]
-    if values["plot_file"]:
+    use_named_model(call, options.target, options.load.model)
+    settings = call.options.load
+    fetch_models(call, settings, yes=options.yes, modes=options.modes)
+    files = options.json_file, options.plot_file
+    if options.plot_file:
         from edgespec.bench.report import check_plot
 
-        check_plot(Path(values["plot_file"]))
+        check_plot(Path(options.plot_file))
     for name in files:
         if name and name != STDOUT:
             check_writable(Path(name))  # before anything is measured
     from edgespec.bench.suites import chosen
 
-    items, problems = chosen(values["prompts"], values["categories"], values["per_category"], PER_CATEGORY)
-    modes = _modes(settings, values["modes"], output)
-    result = _measure(call, settings, modes, items, values["json_file"])
-    if values["json_file"] == STDOUT:
+    items, problems = chosen(options.prompts, options.categories, options.per_category, PER_CATEGORY)
+    modes = _modes(settings, options.modes, output)
+    result = _measure(call, settings, modes, items)
+    if options.json_file == STDOUT:
         for message in result.messages:
             output.note(message)
     elif result.samples:
@@ -121,7 +129,7 @@ def bench(call: Call) -> None:
 
         output.show(table(result))
     for problem in problems:
-        output.note(f"{values['prompts']}: {problem}")
+        output.note(f"{options.prompts}: {problem}")
     _write(result, *files, output)
     if result.failure:
         raise EdgespecError(result.failure)
@@ -160,9 +168,9 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _measure(call: Call, settings: LoadSettings, modes: list[Mode], items: list[Item], file: str | None) -> BenchResult:
-    """Return the result, complete or not. Partial results go to `file` after every prompt."""
-    values, output = call.values, call.output
+def _measure(call: Call[BenchOptions], settings: LoadSettings, modes: list[Mode], items: list[Item]) -> BenchResult:
+    """Return the result, complete or not. Partial results go to the file of --json after every prompt."""
+    options, output, file = call.options, call.output, call.options.json_file
     output.progress(f"loading {settings.model}", 0)
     from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
     from edgespec.bench.modes import settings_for
@@ -170,14 +178,21 @@ def _measure(call: Call, settings: LoadSettings, modes: list[Mode], items: list[
     from edgespec.runtime.runtime import Runtime
 
     # With noise a draft model would miss a reference answer, which was not sampled with that noise.
-    temperatures = tuple(dict.fromkeys(values["temperatures"])) or ((0.0,) if values["reference"] else TEMPERATURES)
+    temperatures = tuple(dict.fromkeys(options.temperatures)) or ((0.0,) if options.reference else TEMPERATURES)
     try:
         for temperature in temperatures:
             SamplingSettings(temperature=temperature)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    given = {name: values[name] for name in ("tokens", "repeat", "reference")}
-    plan = Plan(items, modes, temperatures=temperatures, command=typed(call.ctx), **given)
+    plan = Plan(
+        items,
+        modes,
+        temperatures=temperatures,
+        tokens=options.tokens,
+        repeat=options.repeat,
+        reference=options.reference,
+        command=typed(call.ctx),
+    )
     show = call.progress_of(settings.model)
 
     def tell(what: str, done: float) -> None:

@@ -11,8 +11,8 @@ from click.shell_completion import CompletionItem
 
 from edgespec.cli.options.command import configured, project_file, setting_option
 from edgespec.cli.options.common import Option
-from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.group import Group
+from edgespec.cli.options.shared import RUN
 from edgespec.cli.options.types import Text
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from edgespec.cli.options.command import Call
+from edgespec.cli.options.command import Call, Options
 from edgespec.cli.options.common import QUIET, YES
 from edgespec.cli.options.group import Group
 from edgespec.cli.options.types import ModelSpec
@@ -43,7 +43,7 @@ def build(ctx: click.Context, paths: tuple[Path, ...], out: str, model: str | No
     from edgespec.models.names.spec import resolve
 
     output = Output(quiet=quiet)
-    model = model or default_model(Call(ctx))
+    model = model or default_model(Call(ctx, Options))
     with output.showing_progress():
         output.progress("looking for texts", 0)
         files = text_files(paths)

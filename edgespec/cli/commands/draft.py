@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.cli.commands.tune import measure, show
-from edgespec.cli.options.command import Call, Command
+from edgespec.cli.options.command import Call, Options, command, value_of
 from edgespec.cli.options.common import QUIET, option
-from edgespec.cli.options.generation import OFFLINE
 from edgespec.cli.options.group import Group
+from edgespec.cli.options.shared import OFFLINE
 from edgespec.cli.options.types import Integer, ModelSpec, Number, Parsed
 from edgespec.cli.setup.models import tell_stopped
 from edgespec.cli.terminal.output import Output
@@ -94,46 +95,52 @@ def self_(model: str, what: str, out: Path, quiet: bool) -> None:
 
 
 ONLY_HEADS = ("minutes", "vocabulary", "type")  # options that a table does not use
+
+
 # fmt: off
-TRAINING = [
-    option(
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Options):
+    target: str = value_of(click.Argument(["target"], type=ModelSpec(), metavar="MODEL"))
+    kind: str = value_of(option(
         "Training", "--kind", type=click.Choice(KINDS), default="eagle3",
         help="Kind of head; ngram: a table for --spec-type recycling.",
-    ),
-    option(
+    ))
+    minutes: float = value_of(option(
         "Training", "--minutes", type=Number(0.01, 1e5), default=60.0, show_default="60", metavar="N",
         help="Time to train, after the answers have been generated.",
-    ),
-    option(
+    ))
+    tokens: int | None = value_of(option(
         "Training", "--tokens", type=Integer(1), show_default=f"{TOKENS}, of ngram {TOKENS_OF_TABLE}", metavar="N",
         help="Tokens of answers to learn from.",
-    ),
-    option(
+    ))
+    vocabulary: int = value_of(option(
         "Training", "--vocab", "vocabulary", type=Integer(16), default=8192,
         help="Number of tokens that the head can draft: the most frequent ones.",
-    ),
-    option(
+    ))
+    block: int = value_of(option(
         "Training", "--block", type=Integer(2, 63), default=4, help="Longest draft of a dspark or dflash head.",
-    ),
-    option("Training", "--type", type=click.Choice(TYPES), default="Q8_0", help="Type of weights."),
-    option("Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", help="CPU threads."),
-    option(
+    ))
+    type: str = value_of(option(
+        "Training", "--type", type=click.Choice(TYPES), default="Q8_0", help="Type of weights.",
+    ))
+    threads: int = value_of(option(
+        "Training", "-t", "--threads", type=Integer(0, 512), default=0, show_default="cores", help="CPU threads.",
+    ))
+    prompts: tuple[Path, ...] = value_of(option(
         "Prompt", "--prompts", multiple=True, type=click.Path(path_type=Path, exists=True), metavar="FILE",
         help="Prompts to start with (.jsonl), texts to ask about (.txt, .md), or a folder. Repeatable.",
-    ),
-    OUT,
-    option(
+    ))
+    out: Path = value_of(OUT)
+    work: Path | None = value_of(option(
         "Output", "--work", type=click.Path(path_type=Path, file_okay=False), show_default="in the cache",
         metavar="FOLDER", help="Folder for answers and checkpoints.",
-    ),
-    QUIET,
-]
+    ))
+    quiet: bool = value_of(QUIET)
 # fmt: on
 
 
-@draft.command(cls=Command, params=TRAINING, short_help="Train a draft head for a model on the model's own answers.")
-@click.argument("target", type=ModelSpec(), metavar="MODEL")
-def train(call: Call) -> None:
+@command(TrainOptions, group=draft, short_help="Train a draft head for a model on the model's own answers.")
+def train(call: Call[TrainOptions]) -> None:
     """Train a draft head for MODEL from scratch, and write a file for -md.
 
     The model answers bundled prompts and prompts that it writes itself. The head learns to predict these answers. Then
@@ -142,22 +149,9 @@ def train(call: Call) -> None:
     --kind ngram counts instead of training, and does not need PyTorch. No option takes its file: token recycling reads
     it if it is next to the model, or in edgespec's folder of models ('edgespec doctor' shows where).
     """
-    from edgespec.datastore.successor_store import SUFFIX
-    from edgespec.gguf_file.head_check import BLOCK_DRAFTERS
-    from edgespec.models.names.spec import resolve
     from edgespec.training.pipeline import train_head
 
-    output, out = call.output, call.values["out"]
-    given = {name: value for name, value in call.values.items() if name != "quiet"}
-    is_table = given["kind"] == NGRAM
-    unused = (*(ONLY_HEADS if is_table else ()), *(() if given["kind"] in BLOCK_DRAFTERS else ("block",)))
-    for typed in call.typed_options():
-        if typed.name in unused:
-            raise UsageError(f"--kind {given['kind']} does not use {typed.opts[0]}", hint="leave it out")
-    if is_table and out.suffix != SUFFIX:
-        raise UsageError(f"{out} does not end with {SUFFIX}", why="recycling would not find it")
-    given["tokens"] = given["tokens"] or (TOKENS_OF_TABLE if is_table else TOKENS)
-    settings = Settings(**given | {"target": resolve(given["target"]).path})
+    settings, output = _training(call), call.output
 
     def show_step(progress: Progress) -> None:
         budget_s = settings.minutes * 60
@@ -172,7 +166,7 @@ def train(call: Call) -> None:
         output.note("stopped; the same command resumes")
         call.interrupts.raise_if_received()
         return
-    greedy = result.progress.acceptance.greedy
+    greedy, out, is_table = result.progress.acceptance.greedy, settings.out, settings.kind == NGRAM
     output.line(f"{out}: {size_of(result.size_bytes)}, trained on {count_of(result.tokens)} tokens")
     shares = ", ".join(f"{share:.0%}" for share in greedy)
     output.line(f"Drafts of 1, 2, ... tokens for held-out answers are accepted completely in {shares}")
@@ -180,14 +174,51 @@ def train(call: Call) -> None:
     if is_table and out.resolve().parent not in (models_dir().resolve(), settings.target.resolve().parent):
         output.line(f"Move it to {models_dir()} or to the folder of the model, where recycling finds it")
     drafter = ["--spec-type", "recycling"] if is_table else ["-md", str(out), "--spec-type", settings.kind]
-    tune = shlex.join(["edgespec", "tune", call.values["target"], *drafter])
+    tune = shlex.join(["edgespec", "tune", call.options.target, *drafter])
     output.line(f"Measure its speedup on this machine with: {tune}")
 
 
-@draft.command(cls=Command, params=[TYPE, OUT, NO_CHECK, OFFLINE, QUIET])
-@click.argument("head", metavar="HEAD")
-@click.argument("target", type=ModelSpec(), metavar="MODEL")
-def convert(call: Call) -> None:
+def _training(call: Call[TrainOptions]) -> Settings:
+    """Return the settings of the job. Raises UsageError for options that its kind does not use."""
+    from edgespec.datastore.successor_store import SUFFIX
+    from edgespec.gguf_file.head_check import BLOCK_DRAFTERS
+    from edgespec.models.names.spec import resolve
+
+    options, is_table = call.options, call.options.kind == NGRAM
+    unused = (*(ONLY_HEADS if is_table else ()), *(() if options.kind in BLOCK_DRAFTERS else ("block",)))
+    for typed in call.typed_options():
+        if typed.name in unused:
+            raise UsageError(f"--kind {options.kind} does not use {typed.opts[0]}", hint="leave it out")
+    if is_table and options.out.suffix != SUFFIX:
+        raise UsageError(f"{options.out} does not end with {SUFFIX}", why="recycling would not find it")
+    return Settings(
+        resolve(options.target).path,
+        options.out,
+        kind=options.kind,
+        minutes=options.minutes,
+        tokens=options.tokens or (TOKENS_OF_TABLE if is_table else TOKENS),
+        vocabulary=options.vocabulary,
+        block=options.block,
+        type=options.type,
+        work=options.work,
+        prompts=options.prompts,
+        threads=options.threads,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertOptions(Options):
+    head: str = value_of(click.Argument(["head"], metavar="HEAD"))
+    target: str = value_of(click.Argument(["target"], type=ModelSpec(), metavar="MODEL"))
+    type: str = value_of(TYPE)
+    out: Path = value_of(OUT)
+    no_check: bool = value_of(NO_CHECK)
+    offline: bool = value_of(OFFLINE)
+    quiet: bool = value_of(QUIET)
+
+
+@command(ConvertOptions, group=draft)
+def convert(call: Call[ConvertOptions]) -> None:
     """Convert a published draft head to a file for MODEL.
 
     HEAD is a folder, or a repository of the hub (owner/name), with config.json and .safetensors files: an EAGLE-3,
@@ -200,18 +231,19 @@ def convert(call: Call) -> None:
     from edgespec.models.names.spec import resolve
     from edgespec.models.pair.convert import convert_head
 
-    values, out, output = call.values, call.values["out"], call.output
-    target = check_model(resolve(values["target"]).path)
-    folder = _published(values["head"], call)
+    options, out, output = call.options, call.options.out, call.output
+    target = check_model(resolve(options.target).path)
+    folder = _published(options.head, call)
     with output.showing_progress():
-        convert_head(folder, target, out, values["type"], lambda done: output.progress("converting", done))
+        convert_head(folder, target, out, options.type, lambda done: output.progress("converting", done))
     head = read_header(out)
     kind = kind_of_head(head)
     output.line(f"{out}: {kind}, {count_of(head.n_params)} parameters, {size_of(out.stat().st_size)}")
-    _check(call, values["target"], out, kind)
+    if not options.no_check:
+        _check(call, options.target, out, kind)
 
 
-def _published(head: str, call: Call) -> Path:
+def _published(head: str, call: Call[Options]) -> Path:
     """Return the folder of a published head, which is downloaded if it is a repository."""
     from edgespec.models.hub.pulling import fetch_head
     from edgespec.models.names.source import is_path
@@ -226,10 +258,17 @@ def _published(head: str, call: Call) -> Path:
     return item.path or folder
 
 
-@draft.command(cls=Command, params=[OUT, NO_CHECK, QUIET])
-@click.argument("base", type=ModelSpec())
-@click.argument("finetune", type=ModelSpec())
-def graft(call: Call) -> None:
+@dataclass(frozen=True, kw_only=True)
+class GraftOptions(Options):
+    base: str = value_of(click.Argument(["base"], type=ModelSpec()))
+    finetune: str = value_of(click.Argument(["finetune"], type=ModelSpec()))
+    out: Path = value_of(OUT)
+    no_check: bool = value_of(NO_CHECK)
+    quiet: bool = value_of(QUIET)
+
+
+@command(GraftOptions, group=draft)
+def graft(call: Call[GraftOptions]) -> None:
     """Put a base model's MTP block into its fine-tune.
 
     Many fine-tunes lack the block for multi-token prediction that their base model has. The block of the base model
@@ -240,17 +279,28 @@ def graft(call: Call) -> None:
     from edgespec.models.names.spec import resolve
     from edgespec.models.pair.graft import graft as put
 
-    values, out, output = call.values, call.values["out"], call.output
-    base, finetune = (check_model(resolve(values[name]).path) for name in ("base", "finetune"))
+    options, out, output = call.options, call.options.out, call.output
+    base, finetune = (check_model(resolve(name).path) for name in (options.base, options.finetune))
     with output.showing_progress():
         put(base, finetune, out, lambda done: output.progress("writing", done))
     output.line(f"{out}: {finetune.path.name} with the MTP block of {base.path.name}, {size_of(out.stat().st_size)}")
-    _check(call, str(out), None, MTP)
+    if not options.no_check:
+        _check(call, str(out), None, MTP)
 
 
-@draft.command(cls=Command, params=[KEPT, TARGET, TEXTS, OUT, NO_CHECK, QUIET])
-@click.argument("draft", type=ModelSpec())
-def trim(call: Call) -> None:
+@dataclass(frozen=True, kw_only=True)
+class TrimOptions(Options):
+    draft: str = value_of(click.Argument(["draft"], type=ModelSpec()))
+    tokens: int = value_of(KEPT)
+    target: str | None = value_of(TARGET)
+    texts: tuple[Path, ...] = value_of(TEXTS)
+    out: Path = value_of(OUT)
+    no_check: bool = value_of(NO_CHECK)
+    quiet: bool = value_of(QUIET)
+
+
+@command(TrimOptions, group=draft)
+def trim(call: Call[TrimOptions]) -> None:
     """Write a draft model or head with fewer tokens.
 
     Its passes are faster. Kept are the tokens that are frequent in the target's stored answers, and those with the
@@ -269,27 +319,27 @@ def trim(call: Call) -> None:
     from edgespec.models.pair.trim import trim as cut
     from edgespec.models.pair.trim import trim_head
 
-    values, out, output = call.values, call.values["out"], call.output
-    draft = check_draft_file(resolve(values["draft"]).path)
-    if is_head(draft) and not values["target"]:
+    options, out, output = call.options, call.options.out, call.output
+    draft = check_draft_file(resolve(options.draft).path)
+    if is_head(draft) and not options.target:
         raise UsageError(
             f"{draft.path.name} is a draft head", hint="name the model that it drafts for (--target MODEL)"
         )
-    target = check_model(resolve(values["target"]).path) if values["target"] else draft
+    target = check_model(resolve(options.target).path) if options.target else draft
     if is_head(draft):
         check_head_fits(target, draft)
     with output.showing_progress():
         output.progress("counting tokens", None)
-        counts = _counts(target.path, values["texts"], call)
+        counts = _counts(target.path, options.texts, call)
         write = trim_head if is_head(draft) else cut
-        write(draft, target, out, values["tokens"], counts, lambda done: output.progress("writing", done))
+        write(draft, target, out, options.tokens, counts, lambda done: output.progress("writing", done))
     total = n_draft_tokens(draft) if is_head(draft) else draft.n_vocab
-    output.line(f"{out}: {values['tokens']} of {total} tokens, {size_of(out.stat().st_size)}")
-    if values["target"]:
-        _check(call, values["target"], out, kind_of_head(draft) or "draft")
+    output.line(f"{out}: {options.tokens} of {total} tokens, {size_of(out.stat().st_size)}")
+    if options.target and not options.no_check:
+        _check(call, options.target, out, kind_of_head(draft) or "draft")
 
 
-def _counts(target: Path, texts: Sequence[Path], call: Call) -> NDArray[np.int64]:
+def _counts(target: Path, texts: Sequence[Path], call: Call[Options]) -> NDArray[np.int64]:
     """Return how often each token of the target occurs in texts or, without any, in its stored answers."""
     import numpy as np
 
@@ -310,10 +360,8 @@ def _counts(target: Path, texts: Sequence[Path], call: Call) -> NDArray[np.int64
     return counts
 
 
-def _check(call: Call, model: str, draft: Path | None, drafter: str) -> None:
+def _check(call: Call[Options], model: str, draft: Path | None, drafter: str) -> None:
     """Draft with the new file for the target, and show what `edgespec tune` finds."""
-    if call.values["no_check"]:
-        return
     settings = LoadSettings(model, draft_model=str(draft) if draft else None, spec_type=drafter)
     show(call, measure(call, settings, CHECK_S, SamplingSettings(temperature=0.0), only_named=True))
     call.interrupts.raise_if_received()

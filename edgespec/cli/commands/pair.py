@@ -6,15 +6,15 @@ import math
 import os
 import shlex
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import click
 
-from edgespec.cli.options.command import Call, Command
+from edgespec.cli.options.command import Call, Options, command, value_of
 from edgespec.cli.options.common import JSON, QUIET
-from edgespec.cli.options.generation import FETCHING
 from edgespec.cli.options.group import Group
+from edgespec.cli.options.shared import OFFLINE, YES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.models import fetch_missing
 from edgespec.cli.terminal.output import Output
@@ -52,17 +52,23 @@ def pair() -> None:
     """
 
 
-@pair.command(cls=Command, params=[*FETCHING])
-@click.argument("target", type=ModelSpec(), metavar="MODEL")
-@click.argument("draft", type=ModelSpec())
-def check(call: Call) -> None:
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Options):
+    target: str = value_of(click.Argument(["target"], type=ModelSpec(), metavar="MODEL"))
+    draft: str = value_of(click.Argument(["draft"], type=ModelSpec()))
+    offline: bool = value_of(OFFLINE)
+    yes: bool = value_of(YES)
+
+
+@command(CheckOptions, group=pair)
+def check(call: Call[CheckOptions]) -> None:
     """Check whether DRAFT can draft for MODEL, and why.
 
     Each is a GGUF file, or a name as shown by 'edgespec ls'. Exit code 4 if DRAFT is incompatible. 'edgespec tune'
     measures whether a compatible draft pays off.
     """
-    target, draft, output = call.values["target"], call.values["draft"], call.output
-    fetch_missing(call, [target, draft])
+    target, draft, output = call.options.target, call.options.draft, call.output
+    fetch_missing(call, [target, draft], yes=call.options.yes)
     headers = check_model(resolve(target).path), check_draft_file(resolve(draft).path)
     found = check_pair(*headers)
     output.facts(list(_report(target, draft, headers, found)))
@@ -70,23 +76,31 @@ def check(call: Call) -> None:
         call.ctx.exit(PairError.exit_code)
 
 
-@pair.command(cls=Command, params=[*FETCHING, JSON, QUIET])
-@click.argument("target", type=ModelSpec(), metavar="MODEL")
-def suggest(call: Call) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SuggestOptions(Options):
+    target: str = value_of(click.Argument(["target"], type=ModelSpec(), metavar="MODEL"))
+    offline: bool = value_of(OFFLINE)
+    yes: bool = value_of(YES)
+    as_json: bool = value_of(JSON)
+    quiet: bool = value_of(QUIET)
+
+
+@command(SuggestOptions, group=pair)
+def suggest(call: Call[SuggestOptions]) -> None:
     """List compatible drafts for MODEL, best first.
 
     MODEL is a GGUF file, or a name as shown by 'edgespec ls'. Models on this machine come first, also draft heads, then
     drafts that can be downloaded, then models that are too large or incompatible, and why.
     """
-    target, output = call.values["target"], call.output
+    target, output = call.options.target, call.output
     try:
-        fetch_missing(call, [target])
+        fetch_missing(call, [target], yes=call.options.yes)
         is_here, found = True, _compared(target, output)
     except NotFetchedError:
         is_here, found = False, list(of_catalogue(catalogue_drafts(target, None)))
         if not found:
             raise
-    if call.values["as_json"]:
+    if call.options.as_json:
         output.json({"target": target, "is_here": is_here, "drafts": [asdict(suggestion) for suggestion in found]})
         return
     if found:

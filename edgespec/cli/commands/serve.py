@@ -8,106 +8,108 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import click
-
 from edgespec import plugins
-from edgespec.cli.options.command import Call, Command
-from edgespec.cli.options.common import Option, advanced, flag, option
-from edgespec.cli.options.generation import (
-    ENDS,
-    MODEL,
-    SAID,
-    SAMPLING,
-    SPECULATION,
-    SYSTEM,
-    TARGET,
-    load_settings,
-    request,
-)
+from edgespec.cli.options import shared
+from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
+from edgespec.cli.options.common import Option, advanced, advanced_except, flag, option
 from edgespec.cli.options.types import DURATION, ORIGIN, PARALLEL, Integer, ModelSpec, Number, Text
 from edgespec.cli.setup.job_models import open_worker, show_notes
-from edgespec.cli.setup.models import answer_as_its_own, default_model, fetch_models
-from edgespec.cli.setup.server_file import Presence
+from edgespec.cli.setup.models import default_model, fetch_models, settings_of_model
+from edgespec.cli.setup.running_servers import Presence
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.extras import check_extra
 from edgespec.llm.info import ModelInfo
-from edgespec.runtime.worker import LoadingStoppedError
-from edgespec.settings import AUTO_DRAFT, MAX_SEQUENCES, LoadSettings
+from edgespec.runtime.worker import LoadingStoppedError, Worker
+from edgespec.settings import AUTO_DRAFT, MAX_SEQUENCES, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.validation import check_load_settings, check_rule, is_loopback
 
 if TYPE_CHECKING:
     from edgespec.serve.guard import Rules
-    from edgespec.serve.pool import Offer, Offers
+    from edgespec.serve.pool import Offer, Offers, Pool
 
 IDLE_MINUTES = 30.0  # for models that are not named by -m
 NAMED = 8  # maximum number of other models that are named at the start
 OPEN_FILES = 8192
+Record = Mapping[str, Any]  # of a finished request, or of a model that was loaded or unloaded
 COMMON = ("model", "ctx_size", "draft_model", "cache_ram")
 """The shared options that `--help` lists. The others work too, also in configuration files."""
 
 
 # fmt: off
-SERVER = [
-    option("Server", "--host", type=Text(), default="127.0.0.1", help="Address to listen on."),
-    option("Server", "--port", type=Integer(0, 65535), default=8080, help="Port to listen on. 0: any free port."),
-    option(
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions(Options):
+    host: str = value_of(option(
+        "Server", "--host", type=Text(), default="127.0.0.1", help="Address to listen on.",
+    ))
+    port: int = value_of(option(
+        "Server", "--port", type=Integer(0, 65535), default=8080, help="Port to listen on. 0: any free port.",
+    ))
+    api_key: str | None = value_of(option(
         "Server", "--api-key", type=Text(), metavar="KEY", envvar="EDGESPEC_API_KEY",
         help="Key that clients must send; required to listen beyond this machine. EDGESPEC_API_KEY is safer: other "
         "users of this machine can see the arguments of processes.",
-    ),
-    option(
+    ))
+    hosts: tuple[str, ...] = value_of(option(
         "Server", "--allow-host", "hosts", type=Text(), multiple=True, metavar="NAME",
         help="Host name of this server that clients may use in addition to localhost and addresses. Repeatable.",
-    ),
-    option(
+    ))
+    origins: tuple[str, ...] = value_of(option(
         "Server", "--cors", "origins", type=ORIGIN, multiple=True, metavar="ORIGIN",
         help="Allow web pages and extensions of ORIGIN to use this server: https://example.org, http://localhost:*, "
         "app://obsidian.md, vscode-webview://*, or * for all. Repeatable.",
-    ),
-    option(
+    ))
+    models_max: int = value_of(option(
         "Server", "--models-max", type=Integer(1, 1024), default=4,
         help="Maximum number of loaded models; the least recently used one is unloaded for another.",
-    ),
-    option(
+    ))
+    idle_unload: float | None = value_of(option(
         "Server", "--idle-unload", type=Number(0), metavar="MINUTES",
         show_default=f"{IDLE_MINUTES:.0f}, but never the models of -m",
         help="Unload models that were not used for this time. 0: never.",
-    ),
-    option(
+    ))
+    keep_alive: float | None = value_of(option(
         "Server", "--keep-alive", type=DURATION, metavar="TIME",
         help="End the server after TIME (10m, 1h30m) without a request. 'run --keep-alive' starts such servers.",
-    ),
-    option("Server", "--only", is_flag=True, help="Serve the models of -m, and no others of this machine."),
-    option(
+    ))
+    only: bool = value_of(option(
+        "Server", "--only", is_flag=True, help="Serve the models of -m, and no others of this machine.",
+    ))
+    parallel: int = value_of(option(
         "Server", "--parallel", type=PARALLEL, default=4, metavar="auto|N",
         help=f"Answers of a model to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
-    ),
-    option(
+    ))
+    queue: int = value_of(option(
         "Server", "--queue", type=Integer(0), default=256,
         help="Requests that may wait for a model; more are refused with status 503.",
-    ),
-]
-
-MODELS = Option(
-    "-m", "--model", section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2", multiple=True,
-    help="Model: a GGUF file, a name of 'edgespec ls --catalog', a Hugging Face repository, or 'demo'. Repeatable: the "
-    "first model is loaded at once, the others when a request names them.",
-)
-
-JSON = flag("--json", "as_json", help="Print events as lines of JSON: requests, and models loaded and unloaded.")
+    ))
+    system: str | None = value_of(advanced(shared.SYSTEM))
+    model: tuple[str, ...] = value_of(Option(
+        "-m", "--model", section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2", multiple=True,
+        help="Model: a GGUF file, a name of 'edgespec ls --catalog', a Hugging Face repository, or 'demo'. "
+        "Repeatable: the first model is loaded at once, the others when a request names them.",
+    ))
+    load: LoadSettings = settings_of(
+        LoadSettings, advanced_except(COMMON, *shared.OF_MODEL, *shared.SPECULATION)
+    )
+    offline: bool = value_of(advanced(shared.OFFLINE))
+    yes: bool = value_of(advanced(shared.YES))
+    answer: Request = settings_of(Request, advanced_except((), *shared.SAMPLING, *shared.ENDS))
+    as_json: bool = value_of(flag(
+        "--json", "as_json", help="Print events as lines of JSON: requests, and models loaded and unloaded.",
+    ))
+    quiet: bool = value_of(shared.QUIET)
+    verbose: bool = value_of(shared.VERBOSE)
 # fmt: on
 
-SHARED = [SYSTEM, MODELS, *(each for each in MODEL if each is not TARGET), *SPECULATION, *SAMPLING, *ENDS]
-OPTIONS = [*SERVER, *(each if each.name in COMMON else advanced(each) for each in SHARED), JSON, *SAID]
 
-
-@click.command(cls=Command, params=OPTIONS)
-def serve(call: Call) -> None:
+@command(ServeOptions)
+def serve(call: Call[ServeOptions]) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs.
 
     A request names its model: one of -m, or another model that 'edgespec ls' lists. Requests never download models.
@@ -115,22 +117,22 @@ def serve(call: Call) -> None:
     lets running answers finish, the second one aborts them.
     """
     check_extra("serve", "the server")
-    values = call.values
-    if not values["api_key"] and not is_loopback(values["host"]):
+    options = call.options
+    if not options.api_key and not is_loopback(options.host):
         raise UsageError(
-            f"listening on {values['host']} needs a key",
+            f"listening on {options.host} needs a key",
             why="anyone on the network could use the server",
             hint="set EDGESPEC_API_KEY (or --api-key), or listen on 127.0.0.1",
         )
-    with _listening(values["host"], values["port"]) as sock:  # fails before a model is loaded
-        specs = list(dict.fromkeys(values["model"])) or [default_model(call)]
-        alone = values["strict"] and call.is_unset("parallel")
-        values["sequences"] = 1 if alone else values["parallel"]
-        settings = settings_for(specs, replace(load_settings(values | {"model": specs[0]}), embeds=True))
+    with _listening(options.host, options.port) as sock:  # fails before a model is loaded
+        specs = list(dict.fromkeys(options.model)) or [default_model(call)]
+        sequences = 1 if options.load.strict and call.is_unset("parallel") else options.parallel
+        first = replace(options.load, model=specs[0], sequences=sequences, embeds=True)
+        settings = settings_for(specs, first)
         for each in settings:
-            fetch_models(call, each)
+            fetch_models(call, each, yes=options.yes)
             check_load_settings(each)
-            check_rule(each, values["verify"])
+            check_rule(each, options.answer.verify)
         models = Offered(call, settings)
         try:
             _run(call, sock, models)
@@ -145,7 +147,7 @@ class Offered:
     """The models of -m (`named`, by spec), and the other models of this machine, which have the settings of the first
     model without its draft model, corpus and workers. Raises UsageError if two models have the same name."""
 
-    def __init__(self, call: Call, settings: Sequence[LoadSettings]) -> None:
+    def __init__(self, call: Call[ServeOptions], settings: Sequence[LoadSettings]) -> None:
         from edgespec.serve.offers import name_for
 
         self._call = call
@@ -154,27 +156,26 @@ class Offered:
             name = name_for(each.model)
             if any(name == other.name for other in self.named.values()):
                 raise UsageError(f"two models are called {name}", why="requests could not tell them apart")
-            keep_s, minutes = call.values["keep_alive"], call.values["idle_unload"]
+            keep_s, minutes = call.options.keep_alive, call.options.idle_unload
             self.named[each.model] = self._offer(name, each, keep_s / 60 if keep_s else minutes)
 
     def look(self) -> Offers:
         """Return all models that requests can name now. Can be called from any thread."""
         from edgespec.serve.offers import offers_here
 
-        return offers_here(self.named, None if self._call.values["only"] else self._another)
+        return offers_here(self.named, None if self._call.options.only else self._another)
 
     def _another(self, name: str, spec: str) -> Offer:
-        first, minutes = next(iter(self.named.values())).settings, self._call.values["idle_unload"]
+        first, minutes = next(iter(self.named.values())).settings, self._call.options.idle_unload
         return self._offer(name, replace(_shared(first), model=spec), IDLE_MINUTES if minutes is None else minutes)
 
     def _offer(self, name: str, settings: LoadSettings, minutes: float | None) -> Offer:
         from edgespec.serve.pool import Offer
 
-        values = self._call.values | {"model": settings.model}
-        answer_as_its_own(self._call.ctx, values)
-        defaults = request(values | {"system": None}, "", chat=False, seed=0)
-        seed = None if values["seed"] < 0 else values["seed"]
-        return Offer(name, settings, defaults, 60 * minutes if minutes else None, values["system"] or "", seed)
+        options = self._call.options_with(settings_of_model(self._call, settings.model))
+        seed = None if options.answer.seed < 0 else options.answer.seed
+        defaults = replace(shared.with_texts(options.answer), seed=0)
+        return Offer(name, settings, defaults, 60 * minutes if minutes else None, options.system or "", seed)
 
 
 def settings_for(specs: Sequence[str], first: LoadSettings) -> list[LoadSettings]:
@@ -190,67 +191,73 @@ def _shared(first: LoadSettings) -> LoadSettings:
 # --- the server -----------------------------------------------------------------------------------------------------
 
 
-def _run(call: Call, sock: socket.socket, models: Offered) -> None:
+def _run(call: Call[ServeOptions], sock: socket.socket, models: Offered) -> None:
     from edgespec.serve.app import make_app
     from edgespec.serve.guard import Rules
     from edgespec.serve.http import BACKLOG, uvicorn_server
-    from edgespec.serve.pool import Pool
 
-    values, output = call.values, call.output
+    options, output = call.options, call.output
     named = list(models.named.values())
     with call.cancelling() as cancel, ThreadPoolExecutor(1) as threads:
         here = threads.submit(models.look)  # while the first model is loaded
         worker = open_worker(named[0].settings, output, cancel)
-    url = _url(values["host"], sock)
-    beyond = values["api_key"] and not is_loopback(values["host"]) and not values["hosts"]
-    rules = Rules(values["api_key"] or "", None if beyond else values["hosts"], values["origins"])
-    show = _shower(output, as_json=values["as_json"])
-
-    def open_pool() -> Pool:
-        limits = {"max_loaded": values["models_max"], "max_waiting": values["queue"]}
-
-        def tell(record: Mapping[str, Any]) -> None:
-            show(record)
-            presence.tell(pool, record["event"])
-
-        pool = Pool(named, models.look, output.note, tell, **limits)
-        pool.lets_keep = bool(values["keep_alive"])
-        pool.adopt(named[0].name, worker)
-        presence.tell(pool, "ready")
-        for name in plugins.added(plugins.FORMATS):
-            output.note(f"the format {name} is that of the package {plugins.package_of(plugins.FORMATS, name)}")
-        return pool
+    url = _url(options.host, sock)
+    beyond = options.api_key and not is_loopback(options.host) and not options.hosts
+    rules = Rules(options.api_key or "", None if beyond else options.hosts, options.origins)
+    show = _shower(output, as_json=options.as_json)
 
     def end() -> None:
         server.should_exit = True
 
     with (
-        output.in_background(as_json=values["as_json"]),
+        output.in_background(as_json=options.as_json),
         worker,
-        Presence(url, values["api_key"] or "", values["keep_alive"], end) as presence,
+        Presence(url, options.api_key or "", options.keep_alive, end) as presence,
     ):
         worker.check_settings(named[0].defaults)
+        open_pool = partial(_open_pool, call, models, worker, presence, show)
         server = uvicorn_server(make_app(open_pool, rules, show), output.warn)
         show_notes(worker, output)
         _allow_connections()
-        with _told(values["host"], values["port"]):  # another program may have taken the port meanwhile
+        with _told(options.host, options.port):  # another program may have taken the port meanwhile
             sock.listen(BACKLOG)  # before the line that says so: clients may connect as soon as they read it
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
         example = _example(named[0].name, worker.info)
-        _greet(output, url, [*names], len(named), rules, example, as_json=values["as_json"])
+        _greet(output, url, [*names], len(named), rules, example, as_json=options.as_json)
 
         def stop() -> None:
             if server.server_state.tasks:  # of requests without a whole response
                 output.note("finishing running answers; Ctrl-C again aborts")
             presence.close()
             end()
-            if values["as_json"]:
+            if options.as_json:
                 output.json({"event": "stopping"})
 
         with call.interrupts.calling(stop):
             server.run([sock])
-        if values["as_json"]:
+        if options.as_json:
             output.json({"event": "stopped"})
+
+
+def _open_pool(
+    call: Call[ServeOptions], models: Offered, worker: Worker, presence: Presence, show: Callable[[Record], None]
+) -> Pool:
+    """Return the pool of models, of which the first is loaded, and tell other commands of this user about it."""
+    from edgespec.serve.pool import Pool
+
+    def tell(record: Record) -> None:
+        show(record)
+        presence.tell(pool, record["event"])
+
+    options, note = call.options, call.output.note
+    limits = {"max_loaded": options.models_max, "max_waiting": options.queue}
+    pool = Pool([*models.named.values()], models.look, note, tell, **limits)
+    pool.lets_keep = bool(options.keep_alive)
+    pool.adopt(next(iter(models.named.values())).name, worker)
+    presence.tell(pool, "ready")
+    for name in plugins.added(plugins.FORMATS):
+        note(f"the format {name} is that of the package {plugins.package_of(plugins.FORMATS, name)}")
+    return pool
 
 
 def _example(name: str, info: ModelInfo) -> tuple[str, dict[str, Any]]:
@@ -285,10 +292,10 @@ def _greet(
         output.line(f"Loaded when a request names them: {', '.join(others[:NAMED])}{more}")
 
 
-def _shower(output: Output, *, as_json: bool) -> Callable[[Mapping[str, Any]], None]:
+def _shower(output: Output, *, as_json: bool) -> Callable[[Record], None]:
     """Return a function that shows the record of a finished request, or of a model that was loaded or unloaded."""
 
-    def show(record: Mapping[str, Any]) -> None:
+    def show(record: Record) -> None:
         if as_json:
             output.json(record)
             return

@@ -3,57 +3,58 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import click
-
-from edgespec.cli.options.command import Call, Command, configured
-from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, advanced, option
-from edgespec.cli.options.generation import (
-    CORPUS,
-    DRAFT_MODEL,
-    MODEL,
-    SAMPLING,
-    SPECULATION,
-    TARGET_NAME,
-    load_settings,
-    sampling_settings,
-)
+from edgespec.cli.options import shared
+from edgespec.cli.options.command import Call, Options, command, configured, settings_of, value_of
+from edgespec.cli.options.common import JSON, QUIET, VERBOSE, Option, advanced_except, option
 from edgespec.cli.options.types import SPEC_TYPE, Integer
-from edgespec.cli.setup.models import answer_as_its_own, fetch_models, named_model
+from edgespec.cli.setup.models import TARGET_NAME, fetch_models, settings_of_model, use_named_model
+from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.settings import AUTO_DRAFT, DRAFT_N_MAX, MAX_DRAFT, LoadSettings
 
 if TYPE_CHECKING:
     from edgespec.bench.tune import Tuned
-    from edgespec.core.sampling import SamplingSettings
 
 SECONDS = 120
 
-OPTIONS = [
-    DRAFT_MODEL,
-    CORPUS,
-    option(
-        "Speculation", "--spec-type", "spec_type", type=SPEC_TYPE, metavar="DRAFTER,...", default="auto",
-        show_default="auto: all that can draft for the model", help="Measure only these drafters.",
-    ),
-    Option(
-        "--spec-draft-n-max", "spec_draft_n_max", section="Speculation", type=Integer(1, MAX_DRAFT),
-        show_default=str(DRAFT_N_MAX), help="Longest drafts to consider.",
-    ),
-    *(advanced(each) if each.name != "temperature" else each for each in SAMPLING if each.name != "seed"),
-    option(
+
+# fmt: off
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(Options):
+    target: str | None = value_of(TARGET_NAME)
+    load: LoadSettings = settings_of(LoadSettings, [
+        *shared.MODEL,
+        shared.LOADING["draft_model"],
+        shared.LOADING["corpus"],
+        option(
+            "Speculation", "--spec-type", "spec_type", type=SPEC_TYPE, metavar="DRAFTER,...", default="auto",
+            show_default="auto: all that can draft for the model", help="Measure only these drafters.",
+        ),
+        Option(
+            "--spec-draft-n-max", "spec_draft_n_max", section="Speculation", type=Integer(1, MAX_DRAFT),
+            show_default=str(DRAFT_N_MAX), help="Longest drafts to consider.",
+        ),
+    ])
+    offline: bool = value_of(shared.OFFLINE)
+    yes: bool = value_of(shared.YES)
+    sampling: SamplingSettings = settings_of(
+        SamplingSettings, advanced_except(["temperature"], *(each for each in shared.SAMPLING if each.name != "seed"))
+    )
+    seconds: int = value_of(option(
         "Answer", "--seconds", type=Integer(1), default=SECONDS,
         help="Approximate duration; three prompts are measured with every draft even if that takes longer.",
-    ),
-    JSON,
-    QUIET,
-    VERBOSE,
-]  # fmt: skip
+    ))
+    as_json: bool = value_of(JSON)
+    quiet: bool = value_of(QUIET)
+    verbose: bool = value_of(VERBOSE)
+# fmt: on
 
 
-@click.command(cls=Command, params=[TARGET_NAME, *MODEL, *OPTIONS])
-def tune(call: Call) -> None:
+@command(TuneOptions)
+def tune(call: Call[TuneOptions]) -> None:
     """Measure which drafts are worth it here.
 
     Compares everything that can draft for MODEL (smollm2 by default): drafters without weights, its MTP block, and each
@@ -61,17 +62,16 @@ def tune(call: Call) -> None:
     'run'. All ways answer the same prompts in turns; the speedups are medians of ratios to plain decoding. Then it says
     what to use, and how to make that permanent. Ctrl-C stops and shows what was measured.
     """
-    values, output = call.values, call.output
-    values["model"] = named_model(call)
-    if values["spec_type"] == "none":
+    if call.options.load.spec_type == "none":
         raise UsageError("there is nothing to tune without drafters", hint="leave out --spec-type none")
-    answer_as_its_own(call.ctx, values)
-    settings = load_settings(values)
-    fetch_models(call, settings)
-    output.progress(f"loading {values['model']}", 0)
+    name = use_named_model(call, call.options.target, call.options.load.model)
+    call.change(settings_of_model(call, name))
+    options, settings = call.options, call.options.load
+    fetch_models(call, settings, yes=options.yes)
+    call.output.progress(f"loading {name}", 0)
     current = LoadSettings(settings.model, corpus=settings.corpus, **_configured(call))
-    found = measure(call, settings, values["seconds"], sampling_settings(values), current)
-    show(call, found, as_json=values["as_json"])
+    found = measure(call, settings, options.seconds, options.sampling, current)
+    show(call, found, as_json=options.as_json)
     call.interrupts.raise_if_received()
     if found is not None and settings.draft_model not in (None, AUTO_DRAFT):
         from edgespec.bench.candidates import name_of_draft
@@ -82,11 +82,11 @@ def tune(call: Call) -> None:
             call.ctx.exit(EdgespecError.exit_code)
 
 
-def _configured(call: Call) -> dict[str, Any]:
+def _configured(call: Call[TuneOptions]) -> dict[str, Any]:
     """Return the settings of drafting that `run` takes from the environment and the configuration files."""
     set_in_files = configured(call.ctx)
     found = {}
-    for each in SPECULATION:
+    for each in shared.SPECULATION:
         value = os.environ.get(str(each.envvar)) or set_in_files.get(str(each.name), (None,))[0]
         if each.name in ("draft_model", "spec_type", "pace", "spec_draft_n_max") and value is not None:
             found[str(each.name)] = each.type_cast_value(call.ctx, value)
@@ -94,7 +94,7 @@ def _configured(call: Call) -> dict[str, Any]:
 
 
 def measure(
-    call: Call,
+    call: Call[Options],
     settings: LoadSettings,
     seconds: float,
     sampling: SamplingSettings,
@@ -114,7 +114,7 @@ def measure(
         return tune_model(settings, sampling, items, seconds, **chosen, progress=tell, cancel=cancel)
 
 
-def show(call: Call, found: Tuned | None, *, as_json: bool = False) -> None:
+def show(call: Call[Options], found: Tuned | None, *, as_json: bool = False) -> None:
     """Print the result, with advice."""
     if found is None:
         call.output.note("stopped before anything was measured")

@@ -1,23 +1,27 @@
-"""Commands whose options are grouped in sections and take defaults from the environment and from configuration files,
-and the object that the function of such a command gets."""
+"""Commands whose options are grouped in sections and take defaults from the environment and from configuration files.
+
+The options of a command are the fields of a subclass of `Options`: `value_of` declares one of them, and `settings_of`
+those that set the fields of settings, such as LoadSettings. The function of the command gets a `Call` with the values.
+"""
 
 from __future__ import annotations
 
 import difflib
 import re
 import shlex
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.common import Option
-from edgespec.cli.options.generation import RUN
 from edgespec.cli.options.group import ELSEWHERE
+from edgespec.cli.options.shared import RUN, settings_from
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
@@ -42,15 +46,61 @@ def typed(ctx: click.Context) -> str:
     return shlex.join(["edgespec", str(ctx.info_name), *names])
 
 
-class Call:
-    """A running command. `values` are its options and arguments by name, and `cancel` is the flag that the first signal
-    sets within `cancelling`."""
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The values of the options and arguments of a command; each command has a subclass."""
 
-    def __init__(self, ctx: click.Context) -> None:
-        self.ctx, self.cancel = ctx, CancelFlag()
-        self.values: dict[str, Any] = ctx.params
-        self.output = Output(quiet=self.values.get("quiet", False), verbose=self.values.get("verbose", False))
+
+Settings = TypeVar("Settings")
+Values = TypeVar("Values", bound=Options)
+Values_co = TypeVar("Values_co", bound=Options, covariant=True)
+
+
+def value_of(param: click.Parameter) -> Any:
+    """Declare a field of a command's options: the option or argument of the same name sets it."""
+    return field(metadata={"params": [param]})
+
+
+def settings_of(settings: type[Settings], options: Sequence[Option]) -> Settings:
+    """Declare a field of a command's options: settings, whose declared fields these options set."""
+    declared: Settings = field(metadata={"params": options, "settings": settings})
+    return declared
+
+
+class Call(Generic[Values_co]):
+    """A running command.
+
+    Attributes:
+        options: The values of its options and arguments.
+        cancel: The flag that the first signal sets within `cancelling`.
+    """
+
+    options: Values_co
+
+    def __init__(self, ctx: click.Context, options: type[Values_co]) -> None:
+        self.ctx, self.cancel, self._kind = ctx, CancelFlag(), options
+        self.output = Output(quiet=ctx.params.get("quiet", False), verbose=ctx.params.get("verbose", False))
         self.interrupts = ctx.find_object(Interrupts) or Interrupts()
+        self.options = self.options_with({})
+
+    def options_with(self, values: Mapping[str, object]) -> Values_co:
+        """Return the options with some other values, by the names of the options. Raises UsageError."""
+        params = {**self.ctx.params, **values}
+        made = {
+            each.name: settings_from(each.metadata["settings"], params, self.ctx)
+            if "settings" in each.metadata
+            else params[each.name]
+            for each in fields(self._kind)
+        }
+        return self._kind(**made)
+
+    def change(self, values: Mapping[str, object], source: ParameterSource | None = None) -> None:
+        """Replace values in `options`, by the names of the options. Raises UsageError."""
+        self.ctx.params.update(values)
+        if source is not None:
+            for name in values:
+                self.ctx.set_parameter_source(name, source)
+        self.options = self.options_with({})
 
     def is_typed(self, name: str) -> bool:
         """Return whether an option was given on the command line."""
@@ -58,7 +108,7 @@ class Call:
 
     def typed_names(self) -> set[str]:
         """Return the names of the options and arguments that were given on the command line."""
-        return set(filter(self.is_typed, self.values))
+        return set(filter(self.is_typed, self.ctx.params))
 
     def typed_options(self) -> list[Option]:
         """Return the options that were given on the command line."""
@@ -87,8 +137,10 @@ class Command(click.Command):
     """A command that reads the configuration files before its arguments, and whose function gets a `Call`. The keys of
     the files are the options of `run`; a command uses the keys of the options that it has too."""
 
-    def __init__(self, *args: Any, **attrs: Any) -> None:
+    def __init__(self, *args: Any, options: type[Options], **attrs: Any) -> None:
         super().__init__(*args, **attrs)
+        self._options = options
+        self.params += [param for each in fields(options) for param in each.metadata["params"]]
         self.context_settings.setdefault("help_option_names", ["-h", "--help"])
         self.context_settings.setdefault("max_content_width", 110)
         if any(isinstance(param, Option) and param.advanced for param in self.params):
@@ -112,7 +164,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         assert self.callback is not None
-        return ctx.invoke(self.callback, Call(ctx))
+        return ctx.invoke(self.callback, Call(ctx, self._options))
 
     def _check_words(self, ctx: click.Context, args: list[str]) -> None:
         """Refuse unknown names of several letters after one dash: click would take -hf for -h, and -sys for -s with the
@@ -140,6 +192,18 @@ class Command(click.Command):
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records, col_max=34)
+
+
+def command(
+    options: type[Values], name: str | None = None, *, group: click.Group | None = None, short_help: str | None = None
+) -> Callable[[Callable[[Call[Values]], None]], click.Command]:
+    """Return a decorator that makes a function a command with these options, of a group if there is one."""
+
+    def decorate(function: Callable[[Call[Values]], None]) -> click.Command:
+        make = click.command if group is None else group.command
+        return make(name, cls=Command, options=options, short_help=short_help)(function)
+
+    return decorate
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

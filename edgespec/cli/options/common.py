@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -100,6 +100,11 @@ def advanced(shared: Option) -> Option:
     hidden = copy(shared)
     hidden.advanced = True
     return hidden
+
+
+def advanced_except(names: Collection[str], *options: Option) -> list[Option]:
+    """Return options, of which `--help` lists only those that it did and that have these names."""
+    return [each if each.name in names else advanced(each) for each in options]
 
 
 JSON = flag("--json", "as_json", help="Print one JSON object instead of text.")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
@@ -15,9 +14,6 @@ from edgespec.batch.input import Line, Shard, count_lines, read_ahead, read_line
 from edgespec.batch.merge import merge
 from edgespec.batch.output import OutputFile, encoded
 from edgespec.batch.reading import id_on
-from edgespec.cli.options.command import Call
-from edgespec.cli.options.common import flag, option
-from edgespec.cli.options.types import Parsed
 from edgespec.cli.terminal.output import Output, StdoutClosed
 from edgespec.closable import Closable
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError, told_as
@@ -101,48 +97,19 @@ class StdoutRows(Closable):
         pass
 
 
-def prepare(target: OutputFile | StdoutRows, made_with: dict[str, Any], values: dict[str, Any]) -> int:
-    """Open the output for resuming or overwriting. Return the seed from which the seeds of rows are derived."""
-    seed = values["seed"] if values["seed"] >= 0 else None
-    if isinstance(target, StdoutRows):
-        return secrets.randbits(48) if seed is None else seed
-    if values["shard"] is not None:
-        made_with = {**made_with, "shard": str(values["shard"])}
-    if values["overwrite"]:
-        return target.overwrite(made_with, seed)
-    return target.resume(made_with, seed, retry_failed=values["retry_errors"])
-
-
-# --- shards ----------------------------------------------------------------------------------------------------------
-
-_OF_MERGE = ("merge", "target", "overwrite", "quiet", "verbose")
-
-SHARDS = [
-    option(
-        "Output", "--shard", type=Parsed("shard", Shard.parse), metavar="I/N", advanced=True,
-        help="Answer only the rows of shard I of N, counted from 0. Every row is in one shard.",
-    ),
-    flag("--merge", help="Merge the outputs of all shards into FILE, in the order of the input."),
-]  # fmt: skip
-
-
-def merge_parts(call: Call) -> None:
+def merge_parts(name: str, sources: Sequence[str], output: Output, *, overwrite: bool) -> None:
     """Merge the outputs of shards. Raises EdgespecError, and FailedRowsError if rows of the shards have failed."""
-    others = [f"--{each.key}" for each in call.typed_options() if each.name not in _OF_MERGE]
-    if others:
-        raise UsageError(f"{', '.join(others)} cannot be combined with --merge", why="the rows are answered already")
-    values = call.values
-    name, paths = values["target"], [Path(source) for source in values["sources"]]
+    paths = [Path(source) for source in sources]
     if name == STDIO:
         raise UsageError("--merge needs an output file", hint="use -o FILE")
     if any(are_same(Path(name), path) for path in paths):
         raise UsageError(f"cannot merge {name} into itself", hint="use another output file")
     with OutputFile(Path(name)) as target:
-        if target.path.exists() and target.path.stat().st_size and not values["overwrite"]:
+        if target.path.exists() and target.path.stat().st_size and not overwrite:
             raise UsageError(f"{name} exists", hint="use another file name; --overwrite replaces it")
         n_rows, n_failed = merge(paths, target)
-    if not call.output.quiet:
-        call.output.aside(f"{n_rows} rows of {len(paths)} shards · {name}")
+    if not output.quiet:
+        output.aside(f"{n_rows} rows of {len(paths)} shards · {name}")
     if n_failed:
         hint = f'each has its reason in "error"; to try them again, use the whole input and -o {name} --retry-errors'
         raise FailedRowsError(f"{n_failed} of {n_rows} rows failed", hint=hint)

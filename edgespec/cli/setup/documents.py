@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
-from edgespec.cli.options.command import Call
+from edgespec.cli.options.command import Call, Options
 from edgespec.errors import PromptTooLongError, UsageError
 from edgespec.text.figures import counted
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edgespec.settings import Request
 
 
-def read_files(call: Call, names: str) -> list[Attachment]:
+def read_files(call: Call[Options], names: str) -> list[Attachment]:
     """Read the files that an option names, and note files that are left out. Raises UsageError, and Interrupted if the
     user stops the reading."""
     from edgespec.chat.attachments import read_named
@@ -32,7 +32,7 @@ def read_files(call: Call, names: str) -> list[Attachment]:
     return files
 
 
-def check_size(llm: Model, asked: Request, files: list[Attachment], call: Call) -> None:
+def check_size(llm: Model, asked: Request, files: list[Attachment], call: Call[Options]) -> None:
     """Note the size of the files, and raise PromptTooLongError if the prompt is longer than the context."""
     from edgespec.chat.attachments import described
 

@@ -8,14 +8,15 @@ import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 from click.core import ParameterSource
 
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Call
+from edgespec.cli.options.command import Call, Options
 from edgespec.cli.options.common import option
+from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError
 from edgespec.models.names.catalog import near
@@ -33,6 +34,8 @@ VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another model
 DEMO = "demo"
 Ask = Callable[[str], bool]
 
+TARGET_NAME = click.Argument(["target"], metavar="[MODEL]", required=False, type=ModelSpec())
+
 PERSONA = option(
     "Prompt", "--persona", metavar="NAME",
     help="Use a saved system prompt with its settings: brief, coder, editor, translator, or your own "
@@ -40,7 +43,7 @@ PERSONA = option(
 )  # fmt: skip
 
 
-def default_model(call: Call, *, or_demo: bool = False) -> str:
+def default_model(call: Call[Options], *, or_demo: bool = False) -> str:
     """Return the model to load, downloaded with a note if necessary; with `or_demo` the bundled pair if that fails.
 
     It is downloaded without asking, because scripts cannot answer. Raises UsageError as `catalogue` does, and without
@@ -66,13 +69,14 @@ def default_model(call: Call, *, or_demo: bool = False) -> str:
     return DEFAULT_MODEL
 
 
-def named_model(call: Call) -> str:
-    """Return the model that the command's argument or its option -m names, or the default model. The argument overrides
-    a configured model. Raises UsageError for two models, and as `default_model` does."""
-    argument, typed = call.values["target"], call.values["model"]
+def use_named_model(call: Call[Options], argument: str | None, option: str) -> str:
+    """Choose the model that the command's argument or its option -m names, or the default model, and return it. The
+    argument overrides a configured model. Raises UsageError for two models, and as `default_model` does."""
     if argument is not None and call.is_typed("model"):
-        raise UsageError("two models were given", why=f"{argument} and -m {typed}", hint="use one of them")
-    return argument or typed or default_model(call)
+        raise UsageError("two models were given", why=f"{argument} and -m {option}", hint="use one of them")
+    name = argument or option or default_model(call)
+    call.change({"model": name})
+    return name
 
 
 def looks_like_model(prompt: str) -> bool:
@@ -88,46 +92,46 @@ def note_model_as_prompt(output: Output, prompt: str | None, model: str | None) 
         output.note(f"{prompt!r} was taken as the prompt; to choose the model, use -m")
 
 
-def named_persona(call: Call) -> Persona | None:
+def named_persona(call: Call[Options], name: str | None) -> Persona | None:
     """Return the persona of the option, if any, and use its model unless one was typed. Raises UsageError."""
-    if call.values["persona"] is None:
+    if name is None:
         return None
     from edgespec.chat.personas import persona
 
-    found = persona(call.values["persona"])
+    found = persona(name)
     if found.model and not call.is_typed("model"):
-        call.values["model"] = found.model
+        call.change({"model": found.model})
     return found
 
 
-def answer_as(call: Call, persona: Persona) -> None:
+def answer_as(call: Call[Options], persona: Persona) -> None:
     """Use the persona's system prompt and settings for the options that were not typed."""
     from edgespec.chat.settings import ChatSettings, setting
 
     typed = call.typed_names()
     settings = persona.applied(ChatSettings(), typed)
-    taken: dict[str, Any] = {"system": persona.system} if persona.system and "system" not in typed else {}
+    taken: dict[str, object] = {"system": persona.system} if persona.system and "system" not in typed else {}
     for item in map(setting, persona.settings):
         is_free = item.field not in typed and not (item.field in CONSTRAINTS and typed & set(CONSTRAINTS))
         if is_free:
             taken[item.field] = item.value(settings)
-    for name, value in taken.items():
-        call.values[name] = value
-        call.ctx.set_parameter_source(name, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it
+    call.change(taken, ParameterSource.DEFAULT_MAP)  # so that the catalogue does not change it
 
 
-def answer_as_its_own(ctx: click.Context, values: dict[str, Any]) -> None:
-    """Use the model's own settings, of the catalogue or of Ollama, except for options that the user set.
+def settings_of_model(call: Call[Options], spec: str) -> dict[str, object]:
+    """Return a model's own settings, of the catalogue or of Ollama, by the names of options that the user left open.
 
     The system prompt is left out if prompts are completed verbatim. Raises UsageError as `catalogue` does.
     """
-    for name, value in own_settings(values["model"]).items():
-        unset = ctx.get_parameter_source(name) is ParameterSource.DEFAULT
-        if unset and not (name == "system" and values.get("chat") is False):
-            values[name] = value
+    is_verbatim = call.ctx.params.get("chat") is False
+    return {
+        name: value
+        for name, value in own_settings(spec).items()
+        if call.is_unset(name) and not (name == "system" and is_verbatim)
+    }
 
 
-def _have_default_model(call: Call) -> None:
+def _have_default_model(call: Call[Options]) -> None:
     from edgespec.models.hub.cache import is_offline
 
     try:
@@ -155,7 +159,7 @@ def can_ask(output: Output) -> bool:
 
 
 def fetch_models(
-    call: Call, settings: LoadSettings, *, modes: Sequence[str] = (), ask: Ask = confirmed
+    call: Call[Options], settings: LoadSettings, *, yes: bool, modes: Sequence[str] = (), ask: Ask = confirmed
 ) -> LoadSettings:
     """Download the models that these settings need, or that these modes of a benchmark need.
 
@@ -168,7 +172,7 @@ def fetch_models(
     drafts = [named] if named else []
     has_all = fetch_missing(
         call, [settings.model, *drafts], drafts_of=drafts_of,
-        assistants_of=[settings.model] if uses_assistant else [], drafts=drafts, ask=ask,
+        assistants_of=[settings.model] if uses_assistant else [], drafts=drafts, yes=yes, ask=ask,
     )  # fmt: skip
     others = settings.without_draft
     return settings if has_all or others == "none" else replace(settings, spec_type=others)
@@ -186,10 +190,10 @@ def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:
 
 
 def fetch_missing(
-    call: Call,
+    call: Call[Options],
     specs: Sequence[str | None],
     *,
-    yes: bool = False,
+    yes: bool,
     drafts_of: Collection[str] = (),
     assistants_of: Collection[str] = (),
     drafts: Collection[str] = (),
@@ -198,7 +202,7 @@ def fetch_missing(
     """Download the missing models among `specs`.
 
     The catalogue's drafts of the models in `drafts_of` are downloaded too, and the assistants of those in
-    `assistants_of`. The question calls the models in `drafts` drafts; `yes` asks none, as `--yes` does.
+    `assistants_of`. The question calls the models in `drafts` drafts; with `yes` it is not asked.
 
     Returns whether all models exist now: a draft that fails is not an error. Raises NotFetchedError if the user
     declines or cannot be asked, and the errors of downloading.
@@ -214,7 +218,7 @@ def fetch_missing(
     from edgespec.models.hub.cache import is_offline
     from edgespec.models.hub.pulling import fetch_items, items_of, missing_bytes, plan_all, without_failed
 
-    output, yes = call.output, yes or call.values["yes"]
+    output = call.output
     refusal = next(iter(missing.values()))
     if is_offline() or not (yes or can_ask(output)):
         raise refusal

@@ -1,31 +1,45 @@
-"""The servers of this user on this machine, and which of them can answer in place of a model that is loaded now.
+"""The servers of this user on this machine: the files in which they describe themselves, and which of them can answer
+in place of a model that is loaded now.
 
-Each server has a file that says how to reach it and what it has loaded. The file counts only while the server holds a
-lock, which the system releases when the process ends in any way. Other users can neither read nor write the files.
+A file says how to reach its server and what that has loaded. It counts only while the server holds a lock, which the
+system releases when the process ends in any way. Other users can neither read nor write the files.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import re
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from secrets import token_hex
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from edgespec import __version__
+from edgespec.closable import Closable
 from edgespec.core.setting import facts_of
-from edgespec.files.optional_files import optional
+from edgespec.errors import UsageError
+from edgespec.files.optional_files import optional, report
 from edgespec.files.paths import file_facts, state_dir
+from edgespec.files.unfinished import becoming
+from edgespec.gguf_file.adapters import parse_adapters
 from edgespec.llm.info import ModelInfo
+from edgespec.models.names.source import lasting
 from edgespec.models.names.spec import resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
+
+if TYPE_CHECKING:
+    from edgespec.serve.pool import Place, Pool
+
+log = logging.getLogger(__name__)
 
 MOST_BYTES = 2**20  # of a file
 MOST_SERVERS = 256
@@ -83,7 +97,7 @@ class Loaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Nearby:
+class RunningServer:
     """A running server of this user.
 
     Attributes:
@@ -133,9 +147,9 @@ def build() -> str:
     return f"{__version__}-{digest.hexdigest()[:16]}"
 
 
-def servers() -> list[Nearby]:
+def servers() -> list[RunningServer]:
     """Return the running servers of this user on this machine, and remove the files of servers that have ended."""
-    found: list[Nearby] = []
+    found: list[RunningServer] = []
     with optional(servers_folder()):
         for file in sorted(private_folder().glob("*.json"))[:MOST_SERVERS]:
             with suppress(OSError):  # a server that ends removes its file
@@ -145,7 +159,7 @@ def servers() -> list[Nearby]:
     return found
 
 
-def server_with(wanted: LoadSettings) -> tuple[Nearby, Loaded] | None:
+def server_with(wanted: LoadSettings) -> tuple[RunningServer, Loaded] | None:
     """Return a server with a model that can answer for `wanted`, if there is one. Raises ModelNotFoundError."""
     found = servers()
     own = build() if found else ""
@@ -184,10 +198,10 @@ def _read(file: Path) -> dict[str, Any]:
     return {}
 
 
-def _server(plain: dict[str, Any]) -> list[Nearby]:
+def _server(plain: dict[str, Any]) -> list[RunningServer]:
     """Return the server that a file describes; nothing if another version has written the file."""
     with suppress(KeyError, TypeError, AttributeError):
-        return [Nearby(**plain | {"models": [*map(Loaded.from_json, plain["models"])]})]
+        return [RunningServer(**plain | {"models": [*map(Loaded.from_json, plain["models"])]})]
     return []
 
 
@@ -201,3 +215,99 @@ def remove(file: Path, lock: FileLock) -> None:
 def _unlink(file: Path) -> None:
     with suppress(OSError):  # Windows refuses while another process looks at it
         file.unlink(missing_ok=True)
+
+
+# --- the file of this process -----------------------------------------------------------------------------------------
+
+CHANGES = ("ready", "loaded", "unloaded", "kept")
+"""Events of models after which the file is written again."""
+
+
+class Presence(Closable):
+    """The file of a server, which exists while the server can be used. With `keep_s`, `end` is called when the last
+    model was unloaded, because it was not used for that time.
+
+    Raises UsageError if there cannot be a file, but only with `keep_s`: other servers are useful without a file.
+    """
+
+    def __init__(self, url: str, key: str, keep_s: float | None, end: Callable[[], None]) -> None:
+        self._ends, self._end = bool(keep_s), end
+        self._lock: FileLock | None = None
+        try:
+            self._about = {"host": platform.node(), "build": build(), "url": url, "key": key, "pid": os.getpid()}
+            self._file = private_folder() / f"{token_hex(8)}.json"
+            self._lock = FileLock(self._file.with_suffix(".lock"), mode=0o600)
+            self._lock.acquire(timeout=0)
+        except OSError as error:
+            self._give_up(error)
+
+    def tell(self, pool: Pool, event: str) -> None:
+        """Write what is loaded after an event; if that fails, the file stays as it was. Raises UsageError as the
+        constructor does if there is none yet."""
+        if self._lock is None or event not in CHANGES:
+            return
+        loaded = pool.loaded
+        if self._ends and not loaded:
+            self.close()
+            self._end()
+            return
+        try:
+            self._write(loaded)
+        except OSError as error:
+            if event == "ready":
+                self._give_up(error)
+            log.debug("the file of this server cannot be written: %s", error)
+
+    def close(self) -> None:
+        """Remove the file: from now on no new requests should come."""
+        if self._lock is not None:
+            remove(self._file, self._lock)
+        self._lock = None
+
+    def _write(self, places: list[Place]) -> None:
+        """Raises OSError."""
+        kept_s = max((place.offer.idle_s or 0.0 for place in places), default=0.0) if self._ends else None
+        models = [asdict(_loaded(place)) for place in places]
+        with becoming(self._file) as scratch:
+            descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as opened:
+                json.dump(self._about | {"kept_s": kept_s, "models": models}, opened)
+
+    def _give_up(self, error: OSError) -> None:
+        self.close()
+        if self._ends:
+            what = "other commands could not find this server"
+            raise UsageError(what, why=error.strerror or str(error), hint="leave out --keep-alive") from error
+        report(servers_folder(), error)
+
+
+def _loaded(place: Place) -> Loaded:
+    """Describe a loaded model."""
+    served, offer = place.served, place.offer
+    assert served is not None
+    settings, notes = lasting_settings(offer.settings), served.notes_of_loading
+    return Loaded(offer.name, settings, served.info, notes, served.files)
+
+
+def lasting_settings(settings: LoadSettings) -> LoadSettings:
+    """Name files by absolute paths, so that they are the same for a process in another folder. Raises UsageError."""
+    draft, corpus = settings.draft_model, settings.corpus
+    draft = draft if draft is None or draft == AUTO_DRAFT else lasting(draft)
+    if corpus is not None and (file := Path(corpus).expanduser()).is_file():
+        corpus = str(file.absolute())
+    mmproj = settings.mmproj
+    if mmproj not in (None, "none"):
+        mmproj = str(Path(mmproj).expanduser().absolute())
+    template = settings.chat_template_file
+    template = template and str(Path(template).expanduser().absolute())
+    lora = [f"{each.name}={each.path.absolute()}={each.scale}" for each in parse_adapters(settings.lora)]
+    model = lasting(settings.model)
+    return replace(
+        settings,
+        model=model,
+        draft_model=draft,
+        corpus=corpus,
+        mmproj=mmproj,
+        chat_template_file=template,
+        lora=(*lora,),
+    )

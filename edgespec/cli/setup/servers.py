@@ -1,31 +1,54 @@
-"""The options `--server` and `--over`: use the models of servers or cluster nodes instead of this machine's."""
+"""Models of servers and cluster nodes in place of a model of this process: `--server`, `--keep-alive` and `--over`.
+
+`--keep-alive` starts a server that ends when it was not used for a time. It is a process of its own, so that it
+outlives the command and its terminal, and later commands find it as any other server.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path
+import secrets
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
+from tempfile import TemporaryFile
+from time import sleep
 from typing import TYPE_CHECKING, Any
 
+from filelock import FileLock, Timeout
+
 from edgespec.cancel import CancelFlag
-from edgespec.cli.options.command import Call
+from edgespec.cli.options.command import Call, Options
 from edgespec.cli.options.common import Option, option
-from edgespec.cli.setup.models import answer_as_its_own
+from edgespec.cli.options.shared import MODEL, SPECULATION
+from edgespec.cli.setup.models import settings_of_model
+from edgespec.cli.setup.running_servers import (
+    PLAIN,
+    Loaded,
+    RunningServer,
+    lasting_settings,
+    private_folder,
+    server_with,
+    servers,
+)
 from edgespec.cli.terminal.output import Output
-from edgespec.errors import LostError, UsageError
-from edgespec.gguf_file.adapters import parse_adapters
-from edgespec.models.names.source import lasting
-from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
+from edgespec.core.verify import VerifyRule
+from edgespec.errors import GenerationError, LostError, UsageError, told_as
+from edgespec.files.paths import own_home
+from edgespec.models.names.spec import resolve
+from edgespec.settings import LoadSettings, Request
 
 if TYPE_CHECKING:
     from edgespec.events import Progress
     from edgespec.llm.fleet import Fleet
+    from edgespec.remote.loaded_model import LoadedModel
     from edgespec.remote.model import RemoteModel
 
 VARIABLE = "EDGESPEC_API_KEY"
 DRAFTING = ("spec_type", "pace", "spec_draft_n_max")
+LOOK_S = 0.02  # between two looks for a server that starts
 SENT = ("model", "verify", *DRAFTING)
 """The options of loading and drafting that are sent with each request."""
 
@@ -40,11 +63,9 @@ def server_option(help: str, *, multiple: bool = False) -> Option:
     return option("Server", "--server", metavar="URL", multiple=multiple, help=f"{help} {VARIABLE} is its key.")
 
 
-def check_options(call: Call) -> None:
+def check_options(call: Call[Options]) -> None:
     """Refuse typed options that have no effect with a server. Raises UsageError."""
-    values = call.values
-    if not values["server"]:
-        return
+    values = call.ctx.params
     idle = [
         max((*each.opts, *each.secondary_opts) if values[str(each.name)] is not False else each.secondary_opts, key=len)
         for each in call.typed_options()
@@ -58,7 +79,9 @@ def check_options(call: Call) -> None:
         )
 
 
-def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -> list[RemoteModel]:
+def open_servers(
+    call: Call[Options], urls: Sequence[str], load: LoadSettings, *, also: Sequence[str] = ()
+) -> list[RemoteModel]:
     """Open the model of -m, one of `also`, or the first model, on each server that can be reached.
 
     Options that the user has not set become those of the first server. Raises EdgespecError.
@@ -66,9 +89,12 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
     from edgespec.remote.connection import base_url
     from edgespec.remote.model import RemoteModel
 
-    values = call.values
-    given = {name: values[name] for name in DRAFTING if values.get(name) is not None}
-    settings = LoadSettings(values["model"] if call.is_typed("model") else "", **given)
+    settings = LoadSettings(
+        load.model if call.is_typed("model") else "",
+        spec_type=load.spec_type,
+        pace=load.pace,
+        spec_draft_n_max=load.spec_draft_n_max,
+    )
     key, found, lost = _key(), list[RemoteModel](), list[LostError]()
     with ExitStack() as opened:
         for url in dict.fromkeys(map(base_url, urls)):
@@ -81,9 +107,9 @@ def open_servers(call: Call, urls: Sequence[str], *, also: Sequence[str] = ()) -
         opened.pop_all()
     for error in lost:
         call.output.note(f"{error.what}: continuing without this server")
-    values["model"] = found[0].settings.model
-    answer_as_its_own(call.ctx, values)
-    values |= {name: value for name, value in found[0].defaults.items() if call.is_unset(name)}
+    name = found[0].settings.model
+    defaults = {name: value for name, value in found[0].defaults.items() if call.is_unset(name)}
+    call.change({"model": name} | settings_of_model(call, name) | defaults)
     return found
 
 
@@ -102,21 +128,139 @@ def _key() -> str:
     return checked_key(key, VARIABLE) if key else ""
 
 
+# --- running servers of this user -------------------------------------------------------------------------------------
+
+
+def model_of_server(
+    call: Call[Options], settings: LoadSettings, verify: VerifyRule, keep_s: float | None, *, uses_tools: bool
+) -> LoadedModel | None:
+    """Return the model of a server on this machine that gives the same texts; None if it has to be loaded here.
+
+    A server that keeps it for `keep_s` is started if there is none. A note says which is used. Raises
+    ModelNotFoundError.
+    """
+    output = call.output
+    why_not = f"texts of --verify {verify} depend on what was drafted before" if verify != "coupled" else ""
+    if why_not or uses_tools:
+        output.note(f"loading {settings.model}: {why_not or 'tools need a model in this process'}")
+        return None
+    lasting = lasting_settings(settings)
+    found = server_with(lasting)
+    if found is not None:
+        output.note(f"using the server on port {found[0].port}, which has {found[1].name} loaded")
+    elif keep_s:
+        output.note(f"loading {settings.model}, to keep it loaded after the answer")
+        found = _started(call, lasting, keep_s)
+    else:
+        output.note(f"loading {settings.model}: no server of yours has loaded it with these settings")
+    return _opened(*found, settings, keep_s) if found else None
+
+
+def _opened(server: RunningServer, loaded: Loaded, wanted: LoadSettings, keep_s: float | None) -> LoadedModel:
+    from edgespec.remote.loaded_model import LoadedModel
+
+    plain: dict[str, Any] = {name: value for name, value in PLAIN.items() if getattr(wanted, name) == value}
+    settings = LoadSettings(loaded.name, **plain)
+    info = replace(loaded.info, model=str(resolve(wanted.model).path))
+    model = LoadedModel(server.url, server.key, settings, info, loaded.notes)
+    if keep_s and server.kept_s not in (None, keep_s):
+        model.keep(keep_s)
+    return model
+
+
+# --- a new server -----------------------------------------------------------------------------------------------------
+
+
+def _started(call: Call[Options], settings: LoadSettings, keep_s: float) -> tuple[RunningServer, Loaded] | None:
+    """Start a server with this model. If that fails, a note gives the reason."""
+    failed = f"{settings.model} cannot be kept loaded"
+    try:
+        with call.cancelling() as cancel, call.output.showing_progress(), told_as(GenerationError, failed):
+            call.output.progress(f"loading {settings.model}", None)
+            with _alone(cancel):  # another call may start the same server at this moment
+                return server_with(settings) or _start(settings, keep_s, cancel, failed)
+    except GenerationError as error:
+        call.interrupts.raise_if_received()
+        call.output.note(error.line)
+        return None
+
+
+@contextmanager
+def _alone(cancel: CancelFlag) -> Iterator[None]:
+    """Wait until no other command of this user starts a server, or until `cancel` is set. Raises OSError."""
+    lock = FileLock(private_folder() / "start.lock", mode=0o600)
+    while not (lock.is_locked or cancel.is_set()):
+        try:
+            lock.acquire(timeout=LOOK_S)
+        except Timeout:
+            continue
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _start(settings: LoadSettings, keep_s: float, cancel: CancelFlag, failed: str) -> tuple[RunningServer, Loaded]:
+    """Return the new server with its model when it is ready. Raises GenerationError, OSError."""
+    key, folder = secrets.token_urlsafe(32), private_folder()
+    home = own_home()
+    with TemporaryFile() as said:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "edgespec", "serve", *_arguments(settings), f"--keep-alive={keep_s}s"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            cwd=folder.anchor,  # it keeps no folder in use, and finds no edgespec.toml, whose settings would differ
+            # Other users cannot see the key there. The folder may be relative to the working folder.
+            env=os.environ | {VARIABLE: key} | ({"EDGESPEC_HOME": str(home)} if home else {}),
+            **_detached(),
+        )
+        is_ready = False
+        while process.poll() is None and not (is_ready or cancel.is_set()):
+            sleep(LOOK_S)
+            is_ready = any(server.key == key for server in servers())
+        if is_ready and (found := server_with(settings)):
+            process.returncode = 0  # it continues, about which Python would warn
+            return found
+        process.terminate()
+        said.seek(0)
+        lines = said.read().decode(errors="replace").splitlines()
+    usual = "settings in config.toml change how it is loaded" if is_ready else "the server has ended"
+    raise GenerationError(failed, why=lines[0].removeprefix("edgespec: ") if lines else usual)
+
+
+def _detached() -> Mapping[str, Any]:
+    """Return how to start a process that outlives the terminal, and that Ctrl-C there does not stop."""
+    if sys.platform == "win32":
+        return {"creationflags": subprocess.CREATE_NO_WINDOW | subprocess.CREATE_NEW_PROCESS_GROUP}
+    return {"start_new_session": True}
+
+
+def _arguments(settings: LoadSettings) -> Iterator[str]:
+    """Yield the options of `serve` that load a model with these settings; they override configuration files."""
+    yield from ("--quiet", "--only", "--port=0", f"--parallel={settings.sequences}")
+    given, usual = asdict(settings), asdict(LoadSettings(""))
+    for each in (each for each in (*MODEL, *SPECULATION) if each.name in given):
+        value, name = given[str(each.name)], max(each.opts, key=len)
+        if isinstance(value, bool):
+            yield from [name] if value else each.secondary_opts
+        elif each.default is not None or value != usual[str(each.name)]:  # else the value is up to the program
+            yield from (f"{name}={item}" for item in (value if each.multiple else [value]))
+
+
 # --- cluster nodes ----------------------------------------------------------------------------------------------------
 
 
-def check_over(values: Mapping[str, Any]) -> None:
+def check_over(over: str, servers: Sequence[str], rpc: Sequence[str]) -> None:
     """Raise UsageError if the value is not a cluster, cannot be combined with other options, or Ray is missing."""
-    if values["over"] is None:
-        return
-    if values["server"]:
+    if servers:
         raise UsageError("--over and --server cannot be combined", hint="use one of them")
-    if values["rpc"]:
+    if rpc:
         why = "an RPC worker serves one program at a time, and each node runs one"
         raise UsageError("--over and --rpc cannot be combined", why=why, hint="use one of them")
     from edgespec.cluster.library import checked_address
 
-    checked_address(values["over"])
+    checked_address(over)
 
 
 def open_nodes(
@@ -147,27 +291,3 @@ def open_nodes(
             nodes.close()
             raise
     return fleet_of(found, asked, output, kind="node", recruits=nodes)
-
-
-def lasting_settings(settings: LoadSettings) -> LoadSettings:
-    """Name files by absolute paths, so that they are the same for a process in another folder. Raises UsageError."""
-    draft, corpus = settings.draft_model, settings.corpus
-    draft = draft if draft is None or draft == AUTO_DRAFT else lasting(draft)
-    if corpus is not None and (file := Path(corpus).expanduser()).is_file():
-        corpus = str(file.absolute())
-    mmproj = settings.mmproj
-    if mmproj not in (None, "none"):
-        mmproj = str(Path(mmproj).expanduser().absolute())
-    template = settings.chat_template_file
-    template = template and str(Path(template).expanduser().absolute())
-    lora = [f"{each.name}={each.path.absolute()}={each.scale}" for each in parse_adapters(settings.lora)]
-    model = lasting(settings.model)
-    return replace(
-        settings,
-        model=model,
-        draft_model=draft,
-        corpus=corpus,
-        mmproj=mmproj,
-        chat_template_file=template,
-        lora=(*lora,),
-    )

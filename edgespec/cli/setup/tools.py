@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from edgespec.cli.options.command import Call
+from edgespec.cli.options.command import Call, Options
 from edgespec.cli.options.common import option
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError
@@ -37,7 +37,7 @@ ALLOW_TOOL = option(
 
 
 @contextmanager
-def open_toolbox(call: Call, note: Callable[[str], None] | None = None) -> Iterator[Toolbox]:
+def open_toolbox(file: Path | None, note: Callable[[str], None] | None = None) -> Iterator[Toolbox]:
     """Yield the tools of `--mcp-config`, or of the user's file; end their servers after the block.
 
     Raises UsageError if they cannot be used; with `note`, a problem of the user's file is only noted.
@@ -45,7 +45,6 @@ def open_toolbox(call: Call, note: Callable[[str], None] | None = None) -> Itera
     from edgespec.tools.config import read_servers
     from edgespec.tools.toolbox import Toolbox
 
-    file = call.values["mcp_config"]
     try:
         toolbox = Toolbox(read_servers(file))
     except UsageError as error:
@@ -63,7 +62,9 @@ class ToolRun:
     The constructor waits for the servers. Raises UsageError if the answer cannot have these tools.
     """
 
-    def __init__(self, call: Call, llm: Runtime, asked: Request, toolbox: Toolbox) -> None:
+    def __init__(
+        self, call: Call[Options], llm: Runtime, asked: Request, toolbox: Toolbox, allowed: Sequence[str]
+    ) -> None:
         from edgespec.tools.offer import Offer, style_of
 
         self._llm, self._toolbox, self._output, self._cancel = llm, toolbox, call.output, call.cancel
@@ -75,14 +76,14 @@ class ToolRun:
             raise UsageError(f"tools and a {asked.constraint[0]} exclude each other")
         if (style := style_of(llm)) is None:
             raise UsageError(
-                f"the chat template of {call.values['model']} has no tools",
+                f"the chat template of {llm.settings.model} has no tools",
                 hint="use a model whose template has them, or leave out --allow-tool",
             )
         toolbox.start()
         with call.cancelling():
             toolbox.wait(call.cancel)
         self._note()
-        toolbox.allow_only(call.values["allow_tool"])
+        toolbox.allow_only(allowed)
         self._offer = Offer.of(style, toolbox)
         self.request = replace(asked, template=self._offer.template)
 

@@ -6,9 +6,9 @@ An option that configures a model or a request has the name of the field that it
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
-from typing import Any, cast
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -38,11 +38,12 @@ from edgespec.settings import (
     MAX_SEQUENCES,
     AnswerSettings,
     Constraint,
-    Image,
     LoadSettings,
-    Message,
     Request,
 )
+
+Settings = TypeVar("Settings")
+AUTO = "auto"
 
 
 def _breakers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]) -> tuple[str, ...] | None:
@@ -121,23 +122,19 @@ FILE = option(
     "folder or pattern (src/**/*.py), or show the model an image. Repeatable.",
 )
 
-QUESTION = [
-    SYSTEM,
-    Option(
-        "--chat/--raw", section="Prompt", default=None,
-        show_default="--chat if the model has a chat template",
-        help="Send the prompt as a chat message, or complete it verbatim.",
-    ),
-    _ANSWERS["special"],
-]
+CHAT_OR_RAW = Option(
+    "--chat/--raw", section="Prompt", default=None,
+    show_default="--chat if the model has a chat template",
+    help="Send the prompt as a chat message, or complete it verbatim.",
+)
+
+SPECIAL = _ANSWERS["special"]
 
 TARGET = Option(
     "-m", "--model", section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2",
     help="Model: a GGUF file, a name of 'edgespec ls --catalog' (qwen2.5-7b), a Hugging Face repository "
     "(hf:owner/name:Q4_K_M), or 'demo', a tiny bundled model. EDGESPEC_DEFAULT_MODEL changes the default.",
 )
-
-TARGET_NAME = click.Argument(["target"], metavar="[MODEL]", required=False, type=ModelSpec())
 
 def _list_devices(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
@@ -164,9 +161,8 @@ OFFLINE = Option(
 )
 
 
-FETCHING = [OFFLINE, option("Model", "-y", "--yes", is_flag=True, help="Download missing models without asking.")]
+YES = option("Model", "-y", "--yes", is_flag=True, help="Download missing models without asking.")
 
-AUTO = "auto"
 SERVER = Option(
     "--server", section="Server", type=Text(), metavar="auto|URL",
     help="auto: use a running server of yours that has loaded the same model with the same settings, if there is one. "
@@ -179,19 +175,17 @@ KEEP_ALIVE = Option(
     "auto use it. 'edgespec ps' lists such models.",
 )
 
-_MODEL = [each for each in LOADING.values() if each.section == "Model"]
-_MODEL.insert(_MODEL.index(LOADING["device"]) + 1, LIST_DEVICES)
-MODEL = [TARGET, *_MODEL, *FETCHING]
+OF_MODEL = [each for each in LOADING.values() if each.section == "Model"]
+OF_MODEL.insert(OF_MODEL.index(LOADING["device"]) + 1, LIST_DEVICES)
+MODEL = [TARGET, *OF_MODEL]
 HELD = [
-    each for each in _MODEL
+    each for each in OF_MODEL
     if each is LIST_DEVICES or each.name in (
         "device", "n_cpu_moe", "cpu_moe", "repack", "threads", "threads_batch", "flash_attention", "cache_type_k",
         "cache_type_v",
     )
 ]
 """Where and how a model is held, for commands that measure it."""
-CTX_SIZE, GPU_LAYERS, GPU_LAYERS_DRAFT = LOADING["ctx_size"], LOADING["gpu_layers"], LOADING["gpu_layers_draft"]
-DEVICE_DRAFT, DRAFT_MODEL, CORPUS = LOADING["device_draft"], LOADING["draft_model"], LOADING["corpus"]
 
 SPECULATION = [each for each in LOADING.values() if each.section == "Speculation"]
 SPECULATION.insert(SPECULATION.index(LOADING["exact"]), _ANSWERS["verify"])
@@ -206,81 +200,60 @@ SAMPLING = [
 
 ENDS = [_ANSWERS[field] for field in facts_of(AnswerSettings) if _ANSWERS[field].section == "Answer"]
 
-ANSWER = [
-    *ENDS,
-    *(each for each in _ANSWERS.values() if each.section == "Answer" and each not in ENDS),
-    option("Answer", "--samples", type=Integer(1, MAX_SEQUENCES), default=1, help="Generate N different answers."),
-]
+ANSWER = [*ENDS, *(each for each in _ANSWERS.values() if each.section == "Answer" and each not in ENDS)]
 
-SAID = [
-    flag("-q", "--quiet", config=True, help="No notes, progress, seed or statistics on stderr."),
-    flag("-v", "--verbose", config=True, help="Log details to stderr, with tracebacks of errors."),
-]
+SAMPLES = option("Answer", "--samples", type=Integer(1, MAX_SEQUENCES), default=1, help="Generate N different answers.")
 
-SHOWN = [
-    flag("--stats", config=True, help="Show speed, what drafts gained, and exactness in three lines on stderr."),
-    *SAID,
-]
-
-OUTPUT = [
-    flag("--json", "as_json", config=True, help="Print one JSON object at the end instead of text."),
-    flag("--explain", config=True, help="Show on stderr where the time went and what each drafter gained."),
-    *SHOWN,
-]
+AS_JSON = flag("--json", "as_json", config=True, help="Print one JSON object at the end instead of text.")
+EXPLAIN = flag("--explain", config=True, help="Show on stderr where the time went and what each drafter gained.")
+STATS = flag("--stats", config=True, help="Show speed, what drafts gained, and exactness in three lines on stderr.")
+QUIET = flag("-q", "--quiet", config=True, help="No notes, progress, seed or statistics on stderr.")
+VERBOSE = flag("-v", "--verbose", config=True, help="Log details to stderr, with tracebacks of errors.")
 # fmt: on
 
-RUN = [FILE, *QUESTION, SERVER, *MODEL, KEEP_ALIVE, *SPECULATION, *SAMPLING, *ANSWER, *OUTPUT]
+RUN = [
+    *(FILE, SYSTEM, CHAT_OR_RAW, SPECIAL, SERVER, *MODEL, OFFLINE, YES, KEEP_ALIVE),
+    *(*SPECULATION, *SAMPLING, *ANSWER, SAMPLES, AS_JSON, EXPLAIN, STATS, QUIET, VERBOSE),
+]
 """The options of `run`; configuration files may set those with `config`."""
-
-CHAT = [SYSTEM, *MODEL, *SPECULATION, *SAMPLING, *ENDS, *SHOWN]
-"""The options that a conversation shares with `run`."""
 
 
 # --- settings from values ---------------------------------------------------------------------------------------------
 
 
-def load_settings(values: Mapping[str, Any]) -> LoadSettings:
-    """Return what to load, from the values of the options by name."""
-    return LoadSettings(**_given(LoadSettings, values))
+def settings_from(kind: type[Settings], values: Mapping[str, Any], ctx: click.Context) -> Settings:
+    """Return settings from the values of options by name: of each declared field with an option, unless its value is
+    None. Raises UsageError.
 
-
-def request(values: Mapping[str, Any], prompt: str, images: Sequence[Image] = (), *, chat: bool, seed: int) -> Request:
-    """Return what to generate for `prompt`, a user message or a text to complete. Raises UsageError."""
-    if images and not chat:
-        why = "--raw was asked for" if values["chat"] is False else "this model has no chat template"
-        raise UsageError("images need a chat", why=why)
-    system = values["system"]
-    turns = [Message("system", system)] if system else []
-    texts: dict[str, Any] = {kind: constraint_text(kind, given) for kind, given in constraints(values).items()}
-    what = {
-        "prompt": "" if chat else prompt,
-        "messages": (*turns, Message("user", prompt, images=tuple(images))) if chat else (),
+    The model is "" if none is named, and the seed is negative if it is to be random.
+    """
+    made: dict[str, Any] = {
+        name: value for name, facts in facts_of(kind).items() if facts.help and (value := values.get(name)) is not None
     }
-    how = {"sampling": sampling_settings(values), "seed": seed}
-    # Drafting is set when loading, for all answers.
-    given = {name: value for name, value in _given(Request, values).items() if name not in _given(LoadSettings, values)}
-    return Request(**given | texts | what | how)
+    if issubclass(kind, LoadSettings):
+        named = values.get("model")
+        made["model"] = named if isinstance(named, str) else ""  # `serve` names several models
+    if issubclass(kind, AnswerSettings):
+        made |= {"sampling": settings_from(SamplingSettings, values, ctx)} | constraints(values, ctx)
+    try:
+        return kind(**made)
+    except SettingError as error:
+        raise UsageError(str(error), field=error.field) from error
 
 
-def constraints(values: Mapping[str, Any]) -> dict[Constraint, str]:
+def constraints(values: Mapping[str, Any], ctx: click.Context) -> dict[Constraint, str]:
     """Return the constraints of answers: the command line overrides the environment, which overrides files."""
-    ctx = click.get_current_context(silent=True)
-    given = {kind: values[kind] for kind in CONSTRAINTS if values[kind]}
-    sources = {kind: ctx.get_parameter_source(kind) if ctx else None for kind in given}
+    given = {kind: values[kind] for kind in CONSTRAINTS if values.get(kind)}
+    sources = {kind: ctx.get_parameter_source(kind) for kind in given}
     order = (click.ParameterSource.COMMANDLINE, click.ParameterSource.ENVIRONMENT, click.ParameterSource.DEFAULT_MAP)
     nearest = next((source for source in order if source in sources.values()), None)
     return {kind: given[kind] if kind in given and sources[kind] is nearest else "" for kind in CONSTRAINTS}
 
 
-def sampling_settings(values: Mapping[str, Any]) -> SamplingSettings:
-    """Return how to sample. Raises UsageError."""
-    try:
-        return SamplingSettings(**_given(SamplingSettings, values))
-    except SettingError as error:
-        raise UsageError(str(error), field=error.field) from error
-
-
-def _given(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values that name a field of `settings`; None keeps the field's default."""
-    names = {field.name for field in fields(settings)}
-    return {name: value for name, value in values.items() if name in names and value is not None}
+def with_texts(request: Request) -> Request:
+    """Return a request with the text of its constraint, which may be in a file. Raises UsageError."""
+    if request.constraint is None:
+        return request
+    kind, text = request.constraint
+    texts: dict[str, Any] = {kind: constraint_text(kind, text)}
+    return replace(request, **texts)
