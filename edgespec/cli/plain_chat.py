@@ -166,6 +166,10 @@ class Repl:
                 self.output.note(f"thought for {n_thought} tokens; /thought shows the text")
         self._seen = self._head()
         self._account(stats)
+        self._note_end(finish)
+
+    def _note_end(self, finish: str | None) -> None:
+        """Note a limit that ended the answer. Raises GenerationError for a constrained answer that is cut off."""
         asked = [name for key, name in CONSTRAINTS.items() if getattr(self.session.chat.settings, key)]
         if asked and finish == "length":
             hint = "/continue resumes it, /set max-tokens -1 removes the limit"

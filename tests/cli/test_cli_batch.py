@@ -595,7 +595,7 @@ POISON = """
 import os, sys
 from edgespec.cli import main
 from edgespec.llama.context import Context
-from edgespec.llama.model import Model
+from edgespec.llama.model import LlamaModel as Model
 tokenize, decode, eaten = Model.tokenize, Context.decode, False
 def tasting(self, text, *args, **more):
     global eaten

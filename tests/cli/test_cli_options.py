@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
+from cli_program import commands
 from option_fields import LANDS, field
 
 from edgespec.cli.commands.run import Prompt, RunOptions, request, run
-from edgespec.cli.options.command import Call
+from edgespec.cli.options.command import Call, Command
 from edgespec.llm.info import ModelInfo
 from edgespec.settings import LoadSettings, Message, Request
 
+ALL = dict(commands())
 ELSEWHERE = {
     *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose"),
     *("offline", "yes", "persona", "help_all", "list_devices", "mcp_config", "allow_tool", "server", "keep_alive"),
@@ -136,3 +138,24 @@ def test_the_option_is_named_once(given: str, message: str) -> None:
 def test_the_byte_that_is_not_utf8_is_named() -> None:
     with pytest.raises(click.BadParameter, match="byte 3 is invalid"):
         parse("-s", "é!\udcff")
+
+
+@pytest.mark.parametrize("name", [name for name, command in ALL.items() if isinstance(command, Command)])
+def test_a_field_has_the_name_of_its_option(name: str) -> None:
+    command = ALL[name]
+    assert isinstance(command, Command)
+    single = [each for each in fields(command.options) if "settings" not in each.metadata]
+    assert [[param.name for param in each.metadata["params"]] for each in single] == [[each.name] for each in single]
+
+
+@pytest.mark.parametrize(
+    ("args", "system", "temperature"),
+    [([], "Be brief.", 0.25), (["-s", "Be long."], "Be long.", 0.25), (["--temp", "1"], "Be brief.", 1.0)],
+)
+def test_values_fill_what_the_user_left_open(args: list[str], system: str, temperature: float) -> None:
+    call = call_of(*args)
+    own = {"system": "Be brief.", "temperature": 0.25}
+    call.change({name: value for name, value in own.items() if call.is_unset(name)})
+    assert (call.options.system, call.options.answer.sampling.temperature) == (system, temperature)
+    assert call.options_with({"max_tokens": 3}).answer.max_tokens == 3
+    assert call.options.answer.max_tokens == -1

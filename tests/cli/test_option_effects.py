@@ -20,12 +20,11 @@ from unittest.mock import MagicMock, Mock, patch
 
 import click
 import pytest
-from cli_program import edgespec_here
+from cli_program import commands, edgespec_here
 from fake_engine import FakeEngine
 from option_fields import LANDS, field
 
 from edgespec import cli
-from edgespec.cli.commands import edgespec
 from edgespec.cli.options.command import Command
 from edgespec.core.sampling import SamplingSettings
 from edgespec.llama.devices import listing
@@ -46,17 +45,6 @@ class Reached(BaseException):
             "offline": os.environ.get("HF_HUB_OFFLINE") == "1",
             "level": logging.getLogger("edgespec").level,
         }
-
-
-def commands(group: click.Group = edgespec, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
-    """Yield all commands by name."""
-    context = click.Context(group)
-    for name in group.list_commands(context):
-        command = group.get_command(context, name)
-        assert command is not None
-        if isinstance(command, click.Group):
-            yield from commands(command, (*path, name))
-        yield " ".join((*path, name)), command
 
 
 ALL = dict(commands())

@@ -17,8 +17,11 @@ from shutil import copytree, rmtree
 from tempfile import TemporaryFile, mkdtemp
 from unittest.mock import patch
 
+import click
+
 from edgespec.cancel import CancelFlag
 from edgespec.cli import run_program
+from edgespec.cli.commands import edgespec as root
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.events import Progress
 from edgespec.runtime.runtime import Runtime
@@ -152,3 +155,14 @@ def edgespec_alone(*args: str | bytes, home: Path, stdin: bytes = b"", **variabl
     """Run the program in this process, with a worker's model in this process too."""
     with a_model_in_this_process():
         return edgespec_here(*args, home=home, stdin=stdin, **variables)
+
+
+def commands(group: click.Group = root, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+    """Yield all commands by name."""
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        if isinstance(command, click.Group):
+            yield from commands(command, (*path, name))
+        yield " ".join((*path, name)), command

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
@@ -77,7 +77,6 @@ class BatchOptions(Options):
     system: str | None = value_of(shared.SYSTEM)
     chat: bool | None = value_of(shared.CHAT_OR_RAW)
     load: LoadSettings = settings_of(LoadSettings, advanced_except(COMMON, *shared.MODEL, *shared.SPECULATION))
-    offline: bool = value_of(advanced(shared.OFFLINE))
     yes: bool = value_of(shared.YES)
     answer: Request = settings_of(
         Request, advanced_except(COMMON, shared.SPECIAL, *shared.SAMPLING, *shared.ANSWER)
@@ -100,9 +99,7 @@ class BatchOptions(Options):
     limit: int | None = value_of(option(
         "Output", "--limit", type=Integer(1), show_default="all", help="Read only N rows.",
     ))
-    timings: bool = value_of(flag(
-        "--timings", help="Add timings to each row; the output then differs between runs.",
-    ))
+    timings: bool = value_of(flag("--timings", help="Add timings to each row; the output then differs between runs."))
     shard: Shard | None = value_of(option(
         "Output", "--shard", type=Parsed("shard", Shard.parse), metavar="I/N", advanced=True,
         help="Answer only the rows of shard I of N, counted from 0. Every row is in one shard.",
@@ -110,12 +107,10 @@ class BatchOptions(Options):
     merge: bool = value_of(flag(
         "--merge", help="Merge the outputs of all shards into FILE, in the order of the input.",
     ))
-    quiet: bool = value_of(shared.QUIET)
-    verbose: bool = value_of(shared.VERBOSE)
 # fmt: on
 
 
-@command(BatchOptions)
+@command(BatchOptions, shared.QUIET, shared.VERBOSE)
 def batch(call: Call[BatchOptions]) -> None:
     """Answer all prompts of a file.
 
@@ -182,7 +177,7 @@ class _Model:
 
     name: str
     has_chat_template: bool
-    depend_on: Mapping[str, Any]
+    depend_on: Mapping[str, object]
     asked: Request
     token_bytes: TokenBytes
     open: Callable[[CancelFlag], Fleet]
@@ -289,7 +284,7 @@ def _answer(
     return target.n_failed + meter.n_failed, target.n_done + meter.n_rows, meter.first_failure
 
 
-def _seed(target: OutputFile | StdoutRows, made_with: dict[str, Any], options: BatchOptions) -> int:
+def _seed(target: OutputFile | StdoutRows, made_with: dict[str, object], options: BatchOptions) -> int:
     """Open the output for resuming or overwriting. Return the seed from which the seeds of rows are derived."""
     seed = options.answer.seed if options.answer.seed >= 0 else None
     if isinstance(target, StdoutRows):

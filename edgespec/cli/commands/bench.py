@@ -13,7 +13,7 @@ import click
 
 from edgespec.cli.options.command import Call, Options, command, settings_of, typed, value_of
 from edgespec.cli.options.common import QUIET, VERBOSE, option
-from edgespec.cli.options.shared import LOADING, MODEL, OFFLINE, YES
+from edgespec.cli.options.shared import LOADING, MODEL, YES
 from edgespec.cli.options.types import Integer, Number, Text
 from edgespec.cli.setup.models import TARGET_NAME, fetch_models, use_named_model
 from edgespec.cli.terminal.output import Output
@@ -36,7 +36,6 @@ STDOUT = "-"
 class BenchOptions(Options):
     target: str | None = value_of(TARGET_NAME)
     load: LoadSettings = settings_of(LoadSettings, [*MODEL, LOADING["draft_model"], LOADING["corpus"]])
-    offline: bool = value_of(OFFLINE)
     yes: bool = value_of(YES)
     modes: tuple[str, ...] = value_of(option(
         "Speculation", "--mode", "modes", multiple=True, type=Text(), metavar="MODE",
@@ -86,12 +85,10 @@ class BenchOptions(Options):
         "Output", "--compare", nargs=2, type=click.Path(), metavar="A B",
         help="Compare two files written by --json, without measuring.",
     ))
-    quiet: bool = value_of(QUIET)
-    verbose: bool = value_of(VERBOSE)
 # fmt: on
 
 
-@command(BenchOptions)
+@command(BenchOptions, QUIET, VERBOSE)
 def bench(call: Call[BenchOptions]) -> None:
     """Benchmark decoding speed and speculation.
 

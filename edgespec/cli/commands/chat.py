@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -75,7 +75,6 @@ class ChatOptions(Options):
     ))
     system: str | None = value_of(shared.SYSTEM)
     load: LoadSettings = settings_of(LoadSettings, [*shared.MODEL, *advanced_except(COMMON, *shared.SPECULATION)])
-    offline: bool = value_of(shared.OFFLINE)
     yes: bool = value_of(shared.YES)
     answer: AnswerSettings = settings_of(AnswerSettings, [*shared.SAMPLING, *shared.ENDS])
     cache_disk: int | None = value_of(Option(
@@ -84,8 +83,6 @@ class ChatOptions(Options):
         help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0: none.",
     ))
     stats: bool = value_of(shared.STATS)
-    quiet: bool = value_of(shared.QUIET)
-    verbose: bool = value_of(shared.VERBOSE)
     tui: bool | None = value_of(Option(
         "--tui/--plain", default=None, show_default="--tui if the terminal supports it",
         help="Full-screen, or plain lines for pipes and screen readers.",
@@ -96,7 +93,7 @@ class ChatOptions(Options):
 # fmt: on
 
 
-@command(ChatOptions)
+@command(ChatOptions, shared.QUIET, shared.VERBOSE)
 def chat(call: Call[ChatOptions]) -> None:
     """Chat with a model.
 
@@ -162,7 +159,7 @@ def _session(call: Call[ChatOptions], store: Store, toolbox: Toolbox, notes: lis
     return session
 
 
-def _local_model(call: Call[ChatOptions], resumed: Mapping[str, Any]) -> LoadSettings:
+def _local_model(call: Call[ChatOptions], resumed: Mapping[str, object]) -> LoadSettings:
     """Return which model of this machine to load, downloaded if necessary."""
     note_model_as_prompt(call.output, call.options.message, call.options.load.model)
     model = call.options.load.model or _model_of(call, resumed)
@@ -238,7 +235,7 @@ def _front(call: Call[ChatOptions], session: Session, message: str | None, *, sh
     return repl.run(message)
 
 
-def _model_of(call: Call[ChatOptions], resumed: Mapping[str, Any]) -> str:
+def _model_of(call: Call[ChatOptions], resumed: Mapping[str, object]) -> str:
     """Return the model of a resumed chat, and use its draft model, if they still exist; else the default model."""
     from edgespec.models.names.spec import resolve
 

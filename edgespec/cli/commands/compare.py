@@ -12,7 +12,7 @@ import click
 
 from edgespec.cli.options.command import Call, Options, command, settings_of, typed, value_of
 from edgespec.cli.options.common import QUIET, VERBOSE, option
-from edgespec.cli.options.shared import HELD, LOADING, OFFLINE, YES
+from edgespec.cli.options.shared import HELD, LOADING, YES
 from edgespec.cli.options.types import Integer, ModelSpec, Text
 from edgespec.cli.setup.models import fetch_missing, uses_draft
 from edgespec.cli.terminal.interrupt import Interrupted
@@ -47,7 +47,6 @@ class CompareOptions(Options):
         help="What the others are compared with.",
     ))
     load: LoadSettings = settings_of(LoadSettings, [*LOADED, *HELD, LOADING["corpus"]])
-    offline: bool = value_of(OFFLINE)
     yes: bool = value_of(YES)
     drafts: tuple[str, ...] = value_of(option(
         "Speculation", "-md", "--draft-model", "drafts", multiple=True, type=ModelSpec(), metavar="MODEL",
@@ -82,12 +81,10 @@ class CompareOptions(Options):
         "Output", "--json", "as_json", is_flag=True,
         help="Print one JSON object to stdout instead of tables (a flag, unlike the --json FILE of bench).",
     ))
-    quiet: bool = value_of(QUIET)
-    verbose: bool = value_of(VERBOSE)
 # fmt: on
 
 
-@command(CompareOptions)
+@command(CompareOptions, QUIET, VERBOSE)
 def compare(call: Call[CompareOptions]) -> None:
     """Compare quantisations of a model, drafts and drafting methods.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -111,5 +110,5 @@ def _note_overrides(option: Option, output: Output) -> None:
         output.note(f"{project} overrides this setting here")
 
 
-def _line(key: str, value: Any, source: str) -> str:
+def _line(key: str, value: object, source: str) -> str:
     return f"{key} = {json_line(value)}  # {source}"

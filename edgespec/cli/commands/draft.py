@@ -135,11 +135,10 @@ class TrainOptions(Options):
         "Output", "--work", type=click.Path(path_type=Path, file_okay=False), show_default="in the cache",
         metavar="FOLDER", help="Folder for answers and checkpoints.",
     ))
-    quiet: bool = value_of(QUIET)
 # fmt: on
 
 
-@command(TrainOptions, group=draft, short_help="Train a draft head for a model on the model's own answers.")
+@command(TrainOptions, QUIET, group=draft, short_help="Train a draft head for a model on the model's own answers.")
 def train(call: Call[TrainOptions]) -> None:
     """Train a draft head for MODEL from scratch, and write a file for -md.
 
@@ -213,11 +212,9 @@ class ConvertOptions(Options):
     type: str = value_of(TYPE)
     out: Path = value_of(OUT)
     no_check: bool = value_of(NO_CHECK)
-    offline: bool = value_of(OFFLINE)
-    quiet: bool = value_of(QUIET)
 
 
-@command(ConvertOptions, group=draft)
+@command(ConvertOptions, OFFLINE, QUIET, group=draft)
 def convert(call: Call[ConvertOptions]) -> None:
     """Convert a published draft head to a file for MODEL.
 
@@ -264,10 +261,9 @@ class GraftOptions(Options):
     finetune: str = value_of(click.Argument(["finetune"], type=ModelSpec()))
     out: Path = value_of(OUT)
     no_check: bool = value_of(NO_CHECK)
-    quiet: bool = value_of(QUIET)
 
 
-@command(GraftOptions, group=draft)
+@command(GraftOptions, QUIET, group=draft)
 def graft(call: Call[GraftOptions]) -> None:
     """Put a base model's MTP block into its fine-tune.
 
@@ -296,10 +292,9 @@ class TrimOptions(Options):
     texts: tuple[Path, ...] = value_of(TEXTS)
     out: Path = value_of(OUT)
     no_check: bool = value_of(NO_CHECK)
-    quiet: bool = value_of(QUIET)
 
 
-@command(TrimOptions, group=draft)
+@command(TrimOptions, QUIET, group=draft)
 def trim(call: Call[TrimOptions]) -> None:
     """Write a draft model or head with fewer tokens.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -223,7 +222,7 @@ def _write(file: Path, text: str) -> None:
             write_whole(file, text)
 
 
-def _about(chat: ChatInfo) -> dict[str, Any]:
+def _about(chat: ChatInfo) -> dict[str, object]:
     times = {"created": iso(chat.created_s), "updated": iso(chat.updated_s)}
     place = {"pinned": bool(chat.is_pinned), "folder": chat.folder}
     return {"id": chat.id, "title": chat.title, "messages": chat.n_turns, "model": chat.model} | times | place

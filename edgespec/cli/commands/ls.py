@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -168,7 +168,7 @@ def _print_catalogue(output: Output, rows: Sequence[Row]) -> None:
 # --- as JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(row: Row) -> dict[str, Any]:
+def _as_json(row: Row) -> dict[str, object]:
     files = [str(path.absolute()) for path in row.files]
     about = {"model": row.name, "files": files, "size_bytes": row.size_bytes, "problem": row.problem}
     if row.model is None:
@@ -184,7 +184,7 @@ def _as_json(row: Row) -> dict[str, Any]:
     }
 
 
-def _entry_as_json(row: Row) -> dict[str, Any]:
+def _entry_as_json(row: Row) -> dict[str, object]:
     """Return a model of the catalogue with a key for each setting, null for those that the catalogue leaves open."""
     from edgespec.models.listing import quants_here
     from edgespec.models.names.catalog import NUMBERS

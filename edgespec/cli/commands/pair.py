@@ -56,11 +56,10 @@ def pair() -> None:
 class CheckOptions(Options):
     target: str = value_of(click.Argument(["target"], type=ModelSpec(), metavar="MODEL"))
     draft: str = value_of(click.Argument(["draft"], type=ModelSpec()))
-    offline: bool = value_of(OFFLINE)
     yes: bool = value_of(YES)
 
 
-@command(CheckOptions, group=pair)
+@command(CheckOptions, OFFLINE, group=pair)
 def check(call: Call[CheckOptions]) -> None:
     """Check whether DRAFT can draft for MODEL, and why.
 
@@ -79,13 +78,11 @@ def check(call: Call[CheckOptions]) -> None:
 @dataclass(frozen=True, kw_only=True)
 class SuggestOptions(Options):
     target: str = value_of(click.Argument(["target"], type=ModelSpec(), metavar="MODEL"))
-    offline: bool = value_of(OFFLINE)
     yes: bool = value_of(YES)
     as_json: bool = value_of(JSON)
-    quiet: bool = value_of(QUIET)
 
 
-@command(SuggestOptions, group=pair)
+@command(SuggestOptions, OFFLINE, QUIET, group=pair)
 def suggest(call: Call[SuggestOptions]) -> None:
     """List compatible drafts for MODEL, best first.
 

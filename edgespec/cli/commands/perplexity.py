@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from edgespec.bench import LEAST_WINDOW, WINDOW
 from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
 from edgespec.cli.options.common import JSON, QUIET, VERBOSE, option
-from edgespec.cli.options.shared import HELD, LOADING, OFFLINE, TARGET, YES
+from edgespec.cli.options.shared import HELD, LOADING, TARGET, YES
 from edgespec.cli.options.types import Integer
 from edgespec.cli.setup.models import TARGET_NAME, fetch_missing, use_named_model
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import counted
+
+if TYPE_CHECKING:
+    from edgespec.bench.quality import Perplexity
 
 
 # fmt: off
@@ -34,15 +38,12 @@ class PerplexityOptions(Options):
         help="Tokens per window; the second half of each counts.",
     ))
     load: LoadSettings = settings_of(LoadSettings, [LOADING["gpu_layers"], *HELD])
-    offline: bool = value_of(OFFLINE)
     yes: bool = value_of(YES)
     as_json: bool = value_of(JSON)
-    quiet: bool = value_of(QUIET)
-    verbose: bool = value_of(VERBOSE)
 # fmt: on
 
 
-@command(PerplexityOptions)
+@command(PerplexityOptions, QUIET, VERBOSE)
 def perplexity(call: Call[PerplexityOptions]) -> None:
     """Measure perplexity on a text.
 
@@ -81,17 +82,21 @@ def perplexity(call: Call[PerplexityOptions]) -> None:
         output.note(note)
     if found is None:
         output.note("stopped before the first window was read")
+    elif options.as_json:
+        text_name = Path(options.text).name if options.text else None
+        about = {"model": path.name, "text": text_name, "window": size}
+        output.json({**about, **asdict(found), "complete": found.windows == len(read)})
     else:
-        about = {"model": path.name, "text": Path(options.text).name if options.text else None, "window": size}
-        complete = found.windows == len(read)
-        if options.as_json:
-            output.json({**about, **asdict(found), "complete": complete})
-        else:
-            rows = [
-                ("model", name),
-                ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
-                ("counted", f"{found.positions} tokens of {counted(found.windows, 'window')} of {size}"),
-                ("speed", f"{found.tokens_per_s:.0f} tokens per second, {found.seconds:.1f} s"),
-            ]
-            output.facts(rows if complete else [*rows, ("stopped", f"after {found.windows} of {len(read)} windows")])
+        output.facts(_facts(name, size, found, len(read)))
     call.interrupts.raise_if_received()
+
+
+def _facts(name: str, size: int, found: Perplexity, n_windows: int) -> list[tuple[str, str]]:
+    facts = [
+        ("model", name),
+        ("perplexity", f"{found.value:.4f} ± {found.standard_error:.4f}"),
+        ("counted", f"{found.positions} tokens of {counted(found.windows, 'window')} of {size}"),
+        ("speed", f"{found.tokens_per_s:.0f} tokens per second, {found.seconds:.1f} s"),
+    ]
+    is_complete = found.windows == n_windows
+    return facts if is_complete else [*facts, ("stopped", f"after {found.windows} of {n_windows} windows")]

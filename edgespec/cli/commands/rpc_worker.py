@@ -35,11 +35,10 @@ class WorkerOptions(Options):
         "Server", "--cache", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
         help="Keep received tensors of 10 MiB and more in FOLDER, so that clients need not send them again.",
     ))
-    quiet: bool = value_of(QUIET)
 # fmt: on
 
 
-@command(WorkerOptions, "rpc-worker")
+@command(WorkerOptions, QUIET, name="rpc-worker")
 def rpc_worker(call: Call[WorkerOptions]) -> None:
     """Run layers of a model for 'edgespec run --rpc HOST:PORT' on another machine.
 

@@ -8,7 +8,7 @@ from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import click
 
@@ -61,7 +61,6 @@ class RunOptions(Options):
     chat: bool | None = value_of(shared.CHAT_OR_RAW)
     server: str | None = value_of(shared.SERVER)
     load: LoadSettings = settings_of(LoadSettings, [*shared.MODEL, *shared.SPECULATION])
-    offline: bool = value_of(shared.OFFLINE)
     yes: bool = value_of(shared.YES)
     keep_alive: float | None = value_of(shared.KEEP_ALIVE)
     answer: Request = settings_of(Request, [shared.SPECIAL, *shared.SAMPLING, *shared.ANSWER])
@@ -69,8 +68,6 @@ class RunOptions(Options):
     as_json: bool = value_of(shared.AS_JSON)
     explain: bool = value_of(shared.EXPLAIN)
     stats: bool = value_of(shared.STATS)
-    quiet: bool = value_of(shared.QUIET)
-    verbose: bool = value_of(shared.VERBOSE)
 
     @property
     def url(self) -> str | None:
@@ -78,7 +75,7 @@ class RunOptions(Options):
         return None if self.server == shared.AUTO else self.server
 
 
-@command(RunOptions)
+@command(RunOptions, shared.QUIET, shared.VERBOSE)
 def run(call: Call[RunOptions]) -> None:
     """Answer one prompt.
 
@@ -361,7 +358,7 @@ def _show_notes(llm: Model, output: Output) -> None:
         output.note(note)
 
 
-def _as_json(llm: Model, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, Any]:
+def _as_json(llm: Model, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, object]:
     info = llm.info
     unfinished = {"finish_reason": "cancelled" if is_cancelled else "error"}  # before the first token
     parts = [
@@ -382,7 +379,7 @@ def _as_json(llm: Model, asked: Request, samples: _Samples, *, is_cancelled: boo
     }
 
 
-def _sample_as_json(llm: Model, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, Any]:
+def _sample_as_json(llm: Model, events: list[TokenEvent], repetition: Repetition | None) -> dict[str, object]:
     return {
         "content": "".join(event.text for event in events),
         **ended_json(events[-1].finish_reason if events else None),
@@ -391,7 +388,7 @@ def _sample_as_json(llm: Model, events: list[TokenEvent], repetition: Repetition
     }
 
 
-def _token_as_json(llm: Model, event: TokenEvent) -> dict[str, Any]:
+def _token_as_json(llm: Model, event: TokenEvent) -> dict[str, object]:
     top = [{"id": token, "text": llm.token_text(token), "logprob": logprob} for token, logprob in event.top_logprobs]
     names = ("id", "text", "from_draft", "source", "round", "logprob")
     return {name: getattr(event, name) for name in names} | {"top_logprobs": top}

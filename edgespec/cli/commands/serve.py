@@ -44,9 +44,7 @@ COMMON = ("model", "ctx_size", "draft_model", "cache_ram")
 # fmt: off
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions(Options):
-    host: str = value_of(option(
-        "Server", "--host", type=Text(), default="127.0.0.1", help="Address to listen on.",
-    ))
+    host: str = value_of(option("Server", "--host", type=Text(), default="127.0.0.1", help="Address to listen on."))
     port: int = value_of(option(
         "Server", "--port", type=Integer(0, 65535), default=8080, help="Port to listen on. 0: any free port.",
     ))
@@ -97,18 +95,15 @@ class ServeOptions(Options):
     load: LoadSettings = settings_of(
         LoadSettings, advanced_except(COMMON, *shared.OF_MODEL, *shared.SPECULATION)
     )
-    offline: bool = value_of(advanced(shared.OFFLINE))
     yes: bool = value_of(advanced(shared.YES))
     answer: Request = settings_of(Request, advanced_except((), *shared.SAMPLING, *shared.ENDS))
     as_json: bool = value_of(flag(
         "--json", "as_json", help="Print events as lines of JSON: requests, and models loaded and unloaded.",
     ))
-    quiet: bool = value_of(shared.QUIET)
-    verbose: bool = value_of(shared.VERBOSE)
 # fmt: on
 
 
-@command(ServeOptions)
+@command(ServeOptions, shared.QUIET, shared.VERBOSE)
 def serve(call: Call[ServeOptions]) -> None:
     """Serve models to clients of OpenAI's and Anthropic's APIs.
 
@@ -260,7 +255,7 @@ def _open_pool(
     return pool
 
 
-def _example(name: str, info: ModelInfo) -> tuple[str, dict[str, Any]]:
+def _example(name: str, info: ModelInfo) -> tuple[str, dict[str, object]]:
     """Return the path and the body of a request for a model."""
     if not info.pooling:
         return "chat/completions", {"model": name, "messages": [{"role": "user", "content": "Hello!"}]}
@@ -275,7 +270,7 @@ def _greet(
     names: list[str],
     n_named: int,
     rules: Rules,
-    example: tuple[str, dict[str, Any]],
+    example: tuple[str, dict[str, object]],
     *,
     as_json: bool,
 ) -> None:

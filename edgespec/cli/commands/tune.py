@@ -38,7 +38,6 @@ class TuneOptions(Options):
             show_default=str(DRAFT_N_MAX), help="Longest drafts to consider.",
         ),
     ])
-    offline: bool = value_of(shared.OFFLINE)
     yes: bool = value_of(shared.YES)
     sampling: SamplingSettings = settings_of(
         SamplingSettings, advanced_except(["temperature"], *(each for each in shared.SAMPLING if each.name != "seed"))
@@ -48,12 +47,10 @@ class TuneOptions(Options):
         help="Approximate duration; three prompts are measured with every draft even if that takes longer.",
     ))
     as_json: bool = value_of(JSON)
-    quiet: bool = value_of(QUIET)
-    verbose: bool = value_of(VERBOSE)
 # fmt: on
 
 
-@command(TuneOptions)
+@command(TuneOptions, QUIET, VERBOSE)
 def tune(call: Call[TuneOptions]) -> None:
     """Measure which drafts are worth it here.
 
@@ -110,8 +107,16 @@ def measure(
     tell = call.progress_of(settings.model)
     with call.output.showing_progress(), call.cancelling() as cancel:
         items = sample(shipped(), 10)
-        chosen: dict[str, Any] = {"current": current, "only_named": only_named}
-        return tune_model(settings, sampling, items, seconds, **chosen, progress=tell, cancel=cancel)
+        return tune_model(
+            settings,
+            sampling,
+            items,
+            seconds,
+            current=current,
+            only_named=only_named,
+            progress=tell,
+            cancel=cancel,
+        )
 
 
 def show(call: Call[Options], found: Tuned | None, *, as_json: bool = False) -> None:
@@ -123,7 +128,6 @@ def show(call: Call[Options], found: Tuned | None, *, as_json: bool = False) -> 
 
     advice = advise(found)
     if as_json:
-        facts: dict[str, Any] = found.as_json() | {"advice": advice.as_json()}
-        call.output.json(facts)
+        call.output.json(found.as_json() | {"advice": advice.as_json()})
     else:
         call.output.show(table(found, advice))

@@ -137,10 +137,10 @@ class Command(click.Command):
     """A command that reads the configuration files before its arguments, and whose function gets a `Call`. The keys of
     the files are the options of `run`; a command uses the keys of the options that it has too."""
 
-    def __init__(self, *args: Any, options: type[Options], **attrs: Any) -> None:
+    def __init__(self, *args: Any, options: type[Options], more: Sequence[Option], **attrs: Any) -> None:
         super().__init__(*args, **attrs)
-        self._options = options
-        self.params += [param for each in fields(options) for param in each.metadata["params"]]
+        self.options = options
+        self.params += [*(param for each in fields(options) for param in each.metadata["params"]), *more]
         self.context_settings.setdefault("help_option_names", ["-h", "--help"])
         self.context_settings.setdefault("max_content_width", 110)
         if any(isinstance(param, Option) and param.advanced for param in self.params):
@@ -162,9 +162,9 @@ class Command(click.Command):
             }
         return super().parse_args(ctx, args)
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         assert self.callback is not None
-        return ctx.invoke(self.callback, Call(ctx, self._options))
+        return ctx.invoke(self.callback, Call(ctx, self.options))
 
     def _check_words(self, ctx: click.Context, args: list[str]) -> None:
         """Refuse unknown names of several letters after one dash: click would take -hf for -h, and -sys for -s with the
@@ -195,13 +195,20 @@ class Command(click.Command):
 
 
 def command(
-    options: type[Values], name: str | None = None, *, group: click.Group | None = None, short_help: str | None = None
+    options: type[Values],
+    *more: Option,
+    name: str | None = None,
+    group: click.Group | None = None,
+    short_help: str = "",
 ) -> Callable[[Callable[[Call[Values]], None]], click.Command]:
-    """Return a decorator that makes a function a command with these options, of a group if there is one."""
+    """Return a decorator that makes a function a command with these options, of a group if there is one.
+
+    The values of `more` are not in the call's options: they act by themselves, as `--offline`, or on the call's output.
+    """
 
     def decorate(function: Callable[[Call[Values]], None]) -> click.Command:
         make = click.command if group is None else group.command
-        return make(name, cls=Command, options=options, short_help=short_help)(function)
+        return make(name, cls=Command, options=options, more=more, short_help=short_help)(function)
 
     return decorate
 
@@ -237,10 +244,10 @@ def config_files() -> list[Path]:
     return [file for file in (user_file(), project_file()) if file is not None and is_there(file)]
 
 
-def configured(ctx: click.Context) -> dict[str, tuple[Any, Path]]:
+def configured(ctx: click.Context) -> dict[str, tuple[object, Path]]:
     """Return the settings of the configuration files, each with its file, by parameter name. Raises UsageError, which
     names the file and the key."""
-    settings: dict[str, tuple[Any, Path]] = {}
+    settings: dict[str, tuple[object, Path]] = {}
     for file in config_files():
         for key, value in read_settings(file).items():
             option = setting_option(key, f"{file}: ")

@@ -13,7 +13,7 @@ import click
 if TYPE_CHECKING:
     from click.types import OptionHelpExtra
 
-Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 _KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
@@ -55,7 +55,7 @@ class Option(click.Option):
             extra["default"] = self.show_default  # without click's parentheses
         return extra
 
-    def check(self, ctx: click.Context, value: Any, file: Path) -> Any:
+    def check(self, ctx: click.Context, value: object, file: Path) -> object:
         """Validate a value from TOML. Raises ValueError."""
         values = value if self.multiple and isinstance(value, list) else [value]
         for item in values:
@@ -69,7 +69,7 @@ class Option(click.Option):
             raise ValueError(error.message) from error
         return values if self.multiple else values[0]
 
-    def typed(self, text: str) -> Any:
+    def typed(self, text: str) -> object:
         """Return a text from a command line as the value that a file would have; a text that has none stays a text."""
         for kind in (click.BOOL,) if self.is_flag else self._toml_types():
             with suppress(ValueError, click.BadParameter):

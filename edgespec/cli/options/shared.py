@@ -175,12 +175,12 @@ KEEP_ALIVE = Option(
     "auto use it. 'edgespec ps' lists such models.",
 )
 
-OF_MODEL = [each for each in LOADING.values() if each.section == "Model"]
+OF_MODEL = [*(each for each in LOADING.values() if each.section == "Model"), OFFLINE]
 OF_MODEL.insert(OF_MODEL.index(LOADING["device"]) + 1, LIST_DEVICES)
 MODEL = [TARGET, *OF_MODEL]
 HELD = [
     each for each in OF_MODEL
-    if each is LIST_DEVICES or each.name in (
+    if each in (LIST_DEVICES, OFFLINE) or each.name in (
         "device", "n_cpu_moe", "cpu_moe", "repack", "threads", "threads_batch", "flash_attention", "cache_type_k",
         "cache_type_v",
     )
@@ -212,7 +212,7 @@ VERBOSE = flag("-v", "--verbose", config=True, help="Log details to stderr, with
 # fmt: on
 
 RUN = [
-    *(FILE, SYSTEM, CHAT_OR_RAW, SPECIAL, SERVER, *MODEL, OFFLINE, YES, KEEP_ALIVE),
+    *(FILE, SYSTEM, CHAT_OR_RAW, SPECIAL, SERVER, *MODEL, YES, KEEP_ALIVE),
     *(*SPECULATION, *SAMPLING, *ANSWER, SAMPLES, AS_JSON, EXPLAIN, STATS, QUIET, VERBOSE),
 ]
 """The options of `run`; configuration files may set those with `config`."""
@@ -241,9 +241,9 @@ def settings_from(kind: type[Settings], values: Mapping[str, Any], ctx: click.Co
         raise UsageError(str(error), field=error.field) from error
 
 
-def constraints(values: Mapping[str, Any], ctx: click.Context) -> dict[Constraint, str]:
+def constraints(values: Mapping[str, object], ctx: click.Context) -> dict[Constraint, str]:
     """Return the constraints of answers: the command line overrides the environment, which overrides files."""
-    given = {kind: values[kind] for kind in CONSTRAINTS if values.get(kind)}
+    given = {kind: str(text) for kind in CONSTRAINTS if (text := values.get(kind))}
     sources = {kind: ctx.get_parameter_source(kind) for kind in given}
     order = (click.ParameterSource.COMMANDLINE, click.ParameterSource.ENVIRONMENT, click.ParameterSource.DEFAULT_MAP)
     nearest = next((source for source in order if source in sources.values()), None)

@@ -27,12 +27,13 @@ class Text(ParamType):
 
     name = "text"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        text = str(value)
         try:
-            str(value).encode()
+            text.encode()
         except UnicodeEncodeError as error:
-            self.fail(f"not UTF-8: byte {len(value[: error.start].encode())} is invalid.", param, ctx)
-        return str(value)
+            self.fail(f"not UTF-8: byte {len(text[: error.start].encode())} is invalid.", param, ctx)
+        return text
 
     def split_envvar_value(self, rv: str) -> list[str]:
         return [rv]
@@ -41,7 +42,7 @@ class Text(ParamType):
 class StopText(Text):
     """A stop string; an empty one would end every answer at once."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         return super().convert(value, param, ctx) or self.fail("a stop string cannot be empty.", param, ctx)
 
 
@@ -56,7 +57,7 @@ class ConstraintText(Text):
 
         return given if given == "none" or is_text(self.kind, given) else str(folder / Path(given).expanduser())
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from edgespec.llama.compiler import settled
         from edgespec.settings import CONSTRAINTS
 
@@ -123,10 +124,10 @@ class Number(click.FloatRange):
 class Parsed(ParamType):
     """A value that a function makes of a text. The function raises ValueError or UsageError for invalid texts."""
 
-    def __init__(self, name: str, parse: Callable[[str], Any], *, toml_types: tuple[type, ...] = (str,)) -> None:
+    def __init__(self, name: str, parse: Callable[[str], object], *, toml_types: tuple[type, ...] = (str,)) -> None:
         self.name, self._parse, self.toml_types = name, parse, toml_types
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> object:
         if not isinstance(value, str | int):  # a parsed value, such as a default
             return value
         try:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from edgespec.batch.input import Line, Shard, count_lines, read_ahead, read_lines
 from edgespec.batch.merge import merge
@@ -84,7 +84,7 @@ class StdoutRows(Closable):
     def begin(self) -> None:
         pass
 
-    def write(self, row: Mapping[str, Any]) -> None:
+    def write(self, row: Mapping[str, object]) -> None:
         """Write a row. Raises EdgespecError if the reader of stdout has gone, since rows would be missing."""
         try:
             self._output.line(encoded(row).decode().removesuffix("\n"))

@@ -266,7 +266,7 @@ def check_over(over: str, servers: Sequence[str], rpc: Sequence[str]) -> None:
 def open_nodes(
     over: str,
     settings: LoadSettings,
-    depend_on: Mapping[str, Any],
+    depend_on: Mapping[str, object],
     asked: Request,
     output: Output,
     cancel: CancelFlag,

@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import click
 
@@ -145,7 +145,7 @@ class Output:
         if left_out:
             self.note(f"a wider terminal also shows: {', '.join(left_out)}")
 
-    def json(self, value: Any) -> None:
+    def json(self, value: object) -> None:
         """Print a JSON value on one line."""
         self._write(json_line(_finite(value)) + "\n", as_is=True)
 
@@ -311,7 +311,7 @@ def _has_colour(stream: TextIO | None) -> bool:
     return not os.environ.get("NO_COLOR") and _is_terminal(stream)
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     """Return `value` with null for infinity, which JSON does not have."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
