@@ -22,7 +22,7 @@ from endless import ENDLESS_OPTIONS
 from serving import Serving, serving
 from tiny_gguf import CHATML, write_model
 
-from edgespec.cli.setup.running_servers import RunningServer, Presence, servers
+from edgespec.cli.setup.running_servers import Presence, RunningServer, servers
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings
 
