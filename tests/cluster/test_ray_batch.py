@@ -26,7 +26,7 @@ POISON = """
 import os, sys
 if "--multiprocessing-fork" in sys.orig_argv:
     from edgespec.llama.context import Context
-    from edgespec.llama.model import Model
+    from edgespec.llama.model import LlamaModel as Model
     tokenize, decode, eaten = Model.tokenize, Context.decode, False
     def tasting(self, text, *args, **more):
         global eaten
