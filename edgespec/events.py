@@ -26,7 +26,7 @@ PROGRESS = {
 CONTEXT_FULL = "the context of {} tokens is full"
 """The note of a model, once per process, when an answer has filled the context."""
 
-Part = Literal["prompt", "answer", "end"]
+TokenPart = Literal["prompt", "answer", "end"]
 
 FinishReason = Literal["stop", "length", "repetition", "cancelled", "error"]
 """Why an answer ended. "repetition": it repeated itself for `Request.repeat_limit` tokens."""
@@ -73,7 +73,7 @@ class TokenEvent:
     cut: str = ""
     #: float32 values
     vector: bytes = b""
-    part: Part = "answer"
+    part: TokenPart = "answer"
     #: the number of tokens that are at least as likely; only of tokens of the prompt
     rank: int | None = None
     #: of an event without a token, if the request asks for it: the number of tokens of the prompt, of those that were

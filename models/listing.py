@@ -16,10 +16,10 @@ from typing import Any, Literal, get_args
 from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.models.hub.cache import cached_repositories, is_offline, partial_bytes, partial_files
 from edgespec.models.hub.quants import quant_of
-from edgespec.models.hub.repository import Choice, choices_in, look_up, shown_size
+from edgespec.models.hub.repository import DownloadChoice, choices_in, look_up, shown_size
 from edgespec.models.hub.requests import DownloadError, check_endpoint, headers, host, http_error, reason, session
 from edgespec.models.memory.fit import QUANT_BITS, needed_by, needed_by_size
-from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.catalog import CatalogueModel, catalogue
 from edgespec.models.names.heads import KnownHead
 from edgespec.models.names.local import LocalModel, local_models
 from edgespec.models.names.model_names import file_of, name_of
@@ -32,7 +32,7 @@ from edgespec.text.printable import one_line
 Kind = Literal["model", "head", "embedding", "unusable", "incomplete", "catalogue", "hub"]
 ORDER: tuple[Kind, ...] = get_args(Kind)
 
-NO_ENTRY = Entry("")
+NO_ENTRY = CatalogueModel("")
 ABOVE_NAME = 1.1  # names give fewer parameters than there are: they round down, or leave out the embeddings
 _PARAMS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
 MOST_RESULTS = 20
@@ -42,7 +42,7 @@ _TEXT_TASKS = ("any-to-any", "conversational", "image-text-to-text", "text-gener
 
 
 @dataclass(frozen=True)
-class Row:
+class ModelRow:
     """A model in a list.
 
     Attributes:
@@ -66,7 +66,7 @@ class Row:
     name: str
     kind: Kind
     model: LocalModel | None = None
-    entry: Entry = NO_ENTRY
+    entry: CatalogueModel = NO_ENTRY
     size_bytes: int = 0
     is_exact: bool = True
     head: KnownHead | None = None
@@ -128,7 +128,7 @@ class Row:
 # --- on this machine --------------------------------------------------------------------------------------------------
 
 
-def rows_here(*, embeds: bool = False, reading: Callable[[str], object] = lambda name: None) -> list[Row]:
+def rows_here(*, embeds: bool = False, reading: Callable[[str], object] = lambda name: None) -> list[ModelRow]:
     """Return the models of this machine with their draft heads.
 
     `embeds` as in `local_models`. `reading` is called with the name of each file after it was read.
@@ -140,30 +140,32 @@ def rows_here(*, embeds: bool = False, reading: Callable[[str], object] = lambda
     return sorted(with_heads(map(row_of, models)), key=lambda row: row.order)
 
 
-def row_of(model: LocalModel) -> Row:
+def row_of(model: LocalModel) -> ModelRow:
     """Return the row of a file, without its draft head: `with_heads` looks for it among all files."""
     kind: Kind = "head" if model.is_head else "embedding" if model.is_embedding else "model"
     kind, problem = "unusable" if model.problem else kind, model.problem
     files = (model.header.parts if model.header else ()) or (model.path,)
     name = name_of(model.path, model.spec)
-    return Row(model.spec, name, kind, model, size_bytes=model.size_bytes, problem=problem, files=files)
+    return ModelRow(model.spec, name, kind, model, size_bytes=model.size_bytes, problem=problem, files=files)
 
 
-def with_heads(rows: Iterable[Row]) -> list[Row]:
+def with_heads(rows: Iterable[ModelRow]) -> list[ModelRow]:
     """Return the rows of files with their draft heads."""
     rows = list(rows)
     heads = KnownHeads(row.model for row in rows if row.model is not None)
     return [replace(row, head=heads.of(row.model)) if row.model is not None else row for row in rows]
 
 
-def incomplete() -> list[Row]:
+def incomplete() -> list[ModelRow]:
     """Return a row for each file of an incomplete download."""
     rows = []
     for repository in cached_repositories():
         for path in partial_files(repository):
             with suppress(OSError):  # completed meanwhile
                 size_bytes, problem = path.stat().st_size, "incomplete download"
-                row = Row(repository, repository, "incomplete", size_bytes=size_bytes, problem=problem, files=(path,))
+                row = ModelRow(
+                    repository, repository, "incomplete", size_bytes=size_bytes, problem=problem, files=(path,)
+                )
                 rows.append(row)
     return rows
 
@@ -171,7 +173,7 @@ def incomplete() -> list[Row]:
 # --- in the catalogue -------------------------------------------------------------------------------------------------
 
 
-def catalogue_rows(*, absent: bool = False) -> Iterator[Row]:
+def catalogue_rows(*, absent: bool = False) -> Iterator[ModelRow]:
     """Yield the models of the catalogue, with `absent` only those that are not here.
 
     Raises UsageError for a catalogue with errors.
@@ -180,7 +182,7 @@ def catalogue_rows(*, absent: bool = False) -> Iterator[Row]:
         is_here = file_of(entry) is not None
         if is_here and absent:
             continue
-        yield Row(
+        yield ModelRow(
             entry.name,
             entry.name,
             "catalogue",
@@ -194,19 +196,19 @@ def catalogue_rows(*, absent: bool = False) -> Iterator[Row]:
         )
 
 
-def rows_to_download() -> list[Row]:
+def rows_to_download() -> list[ModelRow]:
     """Return the models of the catalogue that are not here; none while the user's file has errors."""
     with suppress(UsageError):
         return list(catalogue_rows(absent=True))
     return []
 
 
-def quants_here(row: Row) -> list[str]:
+def quants_here(row: ModelRow) -> list[str]:
     """Return the quantisations of a model that are on this machine."""
     return sorted({quant_of(path.name) or path.name for path in row.files})
 
 
-def _usual_bytes(entry: Entry) -> int:
+def _usual_bytes(entry: CatalogueModel) -> int:
     """Estimate the size of a model's file from the number of parameters in its name; 0 if it has none."""
     match = _PARAMS.search(entry.name) or _PARAMS.search(entry.about.lower())
     bits = QUANT_BITS.get(entry.quant.removeprefix("UD-"))
@@ -216,21 +218,21 @@ def _usual_bytes(entry: Entry) -> int:
     return round(n_params * ABOVE_NAME * bits / 8)
 
 
-def sizes_of(row: Row) -> list[Choice]:
+def sizes_of(row: ModelRow) -> list[DownloadChoice]:
     """Return what can be downloaded of a model, as the hub lists it. Raises DownloadError, ModelNotFoundError."""
     wanted = sources(row.spec)[0]
     return usual_sizes(row) if isinstance(wanted, PackageSpec) else choices_in(look_up(wanted), row.spec, wanted)
 
 
-def usual_sizes(row: Row) -> list[Choice]:
+def usual_sizes(row: ModelRow) -> list[DownloadChoice]:
     """Return what the catalogue says about the sizes of a model; nothing for a repository that the hub found."""
-    return [] if row.kind == "hub" else [Choice(row.spec, row.quant, row.size_bytes, row.is_exact)]
+    return [] if row.kind == "hub" else [DownloadChoice(row.spec, row.quant, row.size_bytes, row.is_exact)]
 
 
 # --- on the hub -------------------------------------------------------------------------------------------------------
 
 
-def rows_of_hub(words: str) -> list[Row]:
+def rows_of_hub(words: str) -> list[ModelRow]:
     """Return the repositories with GGUF files of models that write text, the most downloaded first.
 
     Raises DownloadError.
@@ -261,14 +263,14 @@ def _writes_text(result: dict[str, Any]) -> bool:
     return False
 
 
-def _row_of_hub(result: dict[str, Any]) -> Row:
+def _row_of_hub(result: dict[str, Any]) -> ModelRow:
     name, gguf = str(result["id"]), result.get("gguf") or {}
     counts = [f"{_short(int(result.get(what) or 0))} {what}" for what in ("downloads", "likes")]
-    return Row(
+    return ModelRow(
         f"hf:{name}",
         name,
         "hub",
-        entry=Entry("", name, quant="", about=str(gguf.get("architecture") or "")),
+        entry=CatalogueModel("", name, quant="", about=str(gguf.get("architecture") or "")),
         is_here=False,
         begun_bytes=partial_bytes(name),
         is_gated=bool(result.get("gated")),

@@ -14,7 +14,7 @@ from cli_program import edgespec_here
 import edgespec
 from edgespec.core.sampling import SamplingSettings
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
@@ -113,7 +113,7 @@ def test_a_batch_answers_every_row(real_model: Path, tmp_path: Path) -> None:
 def test_the_memory_estimate_is_what_loading_takes(real_model: Path) -> None:
     header = check_model(real_model)
     for settings in ({"n_ctx": 1024}, {"n_ctx": 4096, "flash_attention": "off"}):
-        expected = check_memory.sizes(estimate(Plan(header, **settings)))
+        expected = check_memory.sizes(estimate(MemoryPlan(header, **settings)))
         assert check_memory.misses(expected, check_memory.reported(real_model, settings)) == []
 
 

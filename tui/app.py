@@ -25,7 +25,7 @@ from edgespec.chat.drafts import KeptDraft, recover
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.session import Session
 from edgespec.errors import EdgespecError
-from edgespec.history import Piece, StoreError
+from edgespec.history import StoreError, TokenRecord
 from edgespec.tui.about_chat import TitleBar, Welcome
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.chat_jobs import ChatJobs
@@ -264,7 +264,7 @@ class ChatApp(BaseApp):
         with suppress(RuntimeError):
             self.call_later(self.exit)
 
-    def _pieces(self, key: str) -> list[Piece]:
+    def _pieces(self, key: str) -> list[TokenRecord]:
         with suppress(StoreError):
             return self.session.store.pieces(key)
         return []

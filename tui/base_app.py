@@ -21,9 +21,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 from textual.worker import WorkType
 
-from edgespec.chat.answerer import Level
 from edgespec.chat.attachments import without_files
 from edgespec.chat.controls import Controls
+from edgespec.chat.events import Level
 from edgespec.chat.programs import copy_natively
 from edgespec.chat.session import Session
 from edgespec.core.stats import Stats

@@ -11,9 +11,9 @@ from pathlib import Path
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Added, Event, Events, Notice
 from edgespec.chat.attachments import Attachment, with_files
 from edgespec.chat.commands import is_command
+from edgespec.chat.events import Added, ChatEvent, ChatEvents, Notice
 from edgespec.chat.session import AGAINST_LOOPS
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
@@ -148,7 +148,7 @@ class ChatJobs:
         self._app, self._session = app, app.session
         self._job: Future[None] | None = None  # work in a thread, which the screen never waits for
         self._cancel = CancelFlag()  # stops it
-        self._events = deque[Event | tuple[str, float]]()  # of the job; a pair is progress
+        self._events = deque[ChatEvent | tuple[str, float]]()  # of the job; a pair is progress
         # A process inherits the priority of the thread that starts it, and the screen lowers its own.
         self._pool = ThreadPoolExecutor(1, "chat")
         self._pool.submit(int).result()
@@ -200,7 +200,7 @@ class ChatJobs:
         self.answer(lambda cancel: self._session.ask(text, cancel, message.files))
         self._asked = message, n_turns
 
-    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+    def answer(self, start: Callable[[CancelFlag], ChatEvents]) -> None:
         """Start an answer and show it as it streams. Raises BusyError while a job runs."""
         self.check_free()
 
@@ -299,7 +299,7 @@ class ChatJobs:
             if self._job is None:
                 self._session.states.begin_idle(self._session.model)
 
-    async def _show(self, event: Event | tuple[str, float]) -> None:
+    async def _show(self, event: ChatEvent | tuple[str, float]) -> None:
         """Show an event that is no token."""
         app = self._app
         if isinstance(event, tuple):

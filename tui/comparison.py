@@ -12,12 +12,12 @@ from textual.widgets import Footer
 from textual.worker import Worker, WorkerState
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.comparing import Comparison, Lane
+from edgespec.chat.comparing import AnswerComparison, Lane
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.text.figures import counted, percent
 from edgespec.text.printable import printable
-from edgespec.tui.lines import Lines, Prose, Text
+from edgespec.tui.lines import Lines, Prose, WrappedText
 from edgespec.tui.plain import Container, VerticalScroll
 from edgespec.tui.screens import BaseScreen
 
@@ -40,7 +40,7 @@ class ComparisonScreen(BaseScreen[None]):
         Binding("2", "keep(2)", "Keep right", id="comparison.keep_right"),
     ]
 
-    def __init__(self, comparison: Comparison) -> None:
+    def __init__(self, comparison: AnswerComparison) -> None:
         super().__init__()
         self._comparison = comparison
         self._cancel, self._has_ended = CancelFlag(), threading.Event()
@@ -132,7 +132,7 @@ class ComparisonScreen(BaseScreen[None]):
         line.update(Content.assemble((printable(text), "bold" if details else ""), (below, "dim")))
 
 
-def _details(comparison: Comparison) -> str:
+def _details(comparison: AnswerComparison) -> str:
     """Return the figures of both answers, and the notes of the model, as lines."""
     drafted = ", ".join(f"{count} by {name}" for name, count in comparison.drafted_by.items())
     first = " vs. ".join(f"{lane.stats.prompt_s:.2f} s" for lane in comparison.lanes)
@@ -159,7 +159,7 @@ class LaneView(VerticalScroll, can_focus=True):
     def show(self, differs_at: int | None = None) -> None:
         """Show the text so far; token `differs_at` is the first that differs from the other answer."""
         text = _marked(self._lane.events, differs_at)
-        self.query_one(Lines).replace(0, [Text(line) for line in text.split("\n", allow_blank=True)])
+        self.query_one(Lines).replace(0, [WrappedText(line) for line in text.split("\n", allow_blank=True)])
         if self._lane.is_over:
             n_tokens, tokens_per_s = len(self._lane.tokens), self._lane.stats.tokens_per_s
             self.border_subtitle = f"{n_tokens} tokens" + (f", {tokens_per_s:.0f} tok/s" if n_tokens > 1 else "")

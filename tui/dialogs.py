@@ -35,7 +35,7 @@ class Dialog(ModalScreen[ScreenResultType | None], BaseScreen[ScreenResultType |
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ListEntry:
     """An entry of the list: `key` is the result if it is chosen, `about` a second line."""
 
     key: str
@@ -54,7 +54,7 @@ class ChoiceScreen(Dialog[str]):
         self,
         title: str,
         text: str,
-        choices: Sequence[Choice],
+        choices: Sequence[ListEntry],
         current: str = "",
         *,
         is_error: bool = False,
@@ -82,7 +82,7 @@ class ChoiceScreen(Dialog[str]):
             self.dismiss(None)
             self._typed(event.character)
 
-    def _option(self, choice: Choice) -> Option:
+    def _option(self, choice: ListEntry) -> Option:
         mark = "• " if self._current and choice.key == self._current else ""
         below = (f"\n  {one_line(choice.about)}", "dim") if choice.about else ""
         return Option(Content.assemble(mark, (choice.name, "bold" if below else ""), below))

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from textual.app import SuspendNotSupported
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Events
 from edgespec.chat.commands import COMMANDS, is_command
-from edgespec.chat.comparing import PLAIN, Comparison, side_of
+from edgespec.chat.comparing import PLAIN, AnswerComparison, side_of
+from edgespec.chat.events import ChatEvents
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import personas
 from edgespec.chat.programs import edited
@@ -21,7 +21,7 @@ from edgespec.text.printable import one_line
 from edgespec.tui.base_app import BaseApp
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.dialogs import Choice, ChoiceScreen
+from edgespec.tui.dialogs import ChoiceScreen, ListEntry
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.picker import ModelPicker
@@ -92,7 +92,7 @@ class ScreenFront:
 
     # --- `Front` --------------------------------------------------------------------------------------------------
 
-    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+    def answer(self, start: Callable[[CancelFlag], ChatEvents]) -> None:
         self._jobs.answer(start)
         self._app.composer.input.focus()
 
@@ -122,7 +122,7 @@ class ScreenFront:
     def load(self, settings: LoadSettings) -> None:
         self._app.query_one(DownloadLine).load(settings)
 
-    def compare(self, comparison: Comparison) -> None:
+    def compare(self, comparison: AnswerComparison) -> None:
         screen = ComparisonScreen(comparison)
 
         def close(_: None) -> None:
@@ -180,8 +180,8 @@ class ScreenFront:
 
     def _show_help(self) -> None:
         """List keys and commands; a command that the user chooses, or text, is put into the field."""
-        keys = [Choice("", name, about) for name, about in KEYS]
-        commands = [Choice(each.name, f"{each.title}  {each.key.capitalize()}", each.help) for each in COMMANDS]
+        keys = [ListEntry("", name, about) for name, about in KEYS]
+        commands = [ListEntry(each.name, f"{each.title}  {each.key.capitalize()}", each.help) for each in COMMANDS]
 
         def take(name: str | None) -> None:
             if name:
@@ -199,7 +199,7 @@ class ScreenFront:
             return
         title = "loading was cancelled" if model.was_cancelled else "no model is loaded"
         what = "\n".join([str(model.failure), *(["The conversation is saved."] if self._session.chat.turns else [])])
-        choices = [Choice(str(index), remedy.label) for index, remedy in enumerate(remedies)]
+        choices = [ListEntry(str(index), remedy.label) for index, remedy in enumerate(remedies)]
         self._app.push_screen(
             ChoiceScreen(title, what, choices, is_error=True),
             lambda key: self._load(remedies[int(key)].settings) if key is not None else None,
@@ -209,7 +209,7 @@ class ScreenFront:
         """Compare answers to the text in the field, or to the last message."""
         session, typed = self._session, self._app.composer.text
         text = "" if is_command(typed) else typed
-        self._app.controls.compare(Comparison(session, (side_of(session, ""), side_of(session, PLAIN)), text))
+        self._app.controls.compare(AnswerComparison(session, (side_of(session, ""), side_of(session, PLAIN)), text))
 
     def _change_system(self) -> None:
         self._app.composer.put(f"/system {self._session.chat.system}")
@@ -235,13 +235,13 @@ class ScreenFront:
     def _pick_persona(self) -> None:
         all_personas, problems = personas()
         session = self._session
-        choices = [Choice("none", "none", "No persona: your own system prompt and settings.")]
-        choices += [Choice(f"={each.name}", each.name, each.description or each.system) for each in all_personas]
+        choices = [ListEntry("none", "none", "No persona: your own system prompt and settings.")]
+        choices += [ListEntry(f"={each.name}", each.name, each.description or each.system) for each in all_personas]
         if session.chat.persona and all(each.name != session.chat.persona for each in all_personas):
             choices.append(
-                Choice(f"={session.chat.persona}", session.chat.persona, "its file is gone or cannot be used")
+                ListEntry(f"={session.chat.persona}", session.chat.persona, "its file is gone or cannot be used")
             )
-        choices.append(Choice(NEW, "New from this chat …", "Save its system prompt and settings."))
+        choices.append(ListEntry(NEW, "New from this chat …", "Save its system prompt and settings."))
 
         def take(key: str | None) -> None:
             if key == NEW:
@@ -264,8 +264,10 @@ class ScreenFront:
             elif name is not None:
                 self._app.composer.put(f"/set {name} {setting(name).show(settings)}")
 
-        choices = [Choice(item.name, f"{item.name}  {one_line(item.show(settings))}", item.help) for item in SETTINGS]
-        choices.append(Choice(SAVE, "Save for new chats", "Write these settings to config.toml."))
+        choices = [
+            ListEntry(item.name, f"{item.name}  {one_line(item.show(settings))}", item.help) for item in SETTINGS
+        ]
+        choices.append(ListEntry(SAVE, "Save for new chats", "Write these settings to config.toml."))
         self._app.push_screen(ChoiceScreen("settings of the next message", "", choices), take)
 
     def _load(self, settings: LoadSettings) -> None:

@@ -140,7 +140,7 @@ def _hashable(value: object) -> object:
 
 
 @dataclass(frozen=True, eq=False)
-class Text(Block):
+class WrappedText(Block):
     """A wrapped text."""
 
     content: Content
@@ -301,7 +301,7 @@ class Prose(Lines):
 
     def update(self, text: str | Content) -> None:
         """Show another text."""
-        self.replace(0, [Text(text if isinstance(text, Content) else Content(shown(text)))])
+        self.replace(0, [WrappedText(text if isinstance(text, Content) else Content(shown(text)))])
 
 
 def clickable(text: str | Content, action: str | tuple[str, tuple[object, ...]]) -> Content:
@@ -323,9 +323,9 @@ def cut_off(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}\n… {len(text) - limit:,} more characters"
 
 
-def quoted(text: str) -> Text:
+def quoted(text: str) -> WrappedText:
     """Return a text whose lines follow a bar."""
-    return Text(Content(text), "dim", first="│ ", rest="│ ")
+    return WrappedText(Content(text), "dim", first="│ ", rest="│ ")
 
 
 def _selected(line: Line, y: int, selection: Selection) -> tuple[int, int] | None:

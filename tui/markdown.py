@@ -16,7 +16,7 @@ from textual.style import Style
 from textual.widgets.markdown import MarkdownFence
 
 from edgespec.text.code_blocks import parser
-from edgespec.tui.lines import Block, Brush, Line, Text, clickable
+from edgespec.tui.lines import Block, Brush, Line, WrappedText, clickable
 
 FILL = "on $surface"
 TAB = 4
@@ -226,14 +226,14 @@ class _Walk:
             self._frames.append(_Frame("▌ ", "▌ "))
         elif kind in ("list_item_close", "blockquote_close"):
             if not self._frames[-1].is_open:
-                self._add(Text(Content("")), is_tight=self._is_tight)
+                self._add(WrappedText(Content("")), is_tight=self._is_tight)
             self._frames.pop()
         elif kind == "paragraph_open":
             self._is_tight, self._style = token.hidden, ""
         elif kind == "heading_open":
             self._is_tight, self._style = False, HEADINGS.get(token.tag, "bold")
         elif kind == "inline":
-            self._add(Text(_inline(token), self._style), is_tight=self._is_tight)
+            self._add(WrappedText(_inline(token), self._style), is_tight=self._is_tight)
         elif kind in ("fence", "code_block"):
             language = next(iter(token.info.split()), "")
             self._add(Code(token.content.removesuffix("\n"), language), margin="  ")

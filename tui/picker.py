@@ -24,7 +24,7 @@ from edgespec.models.pair.vocabulary import Vocabulary
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line
 from edgespec.tui.dialogs import Dialog
-from edgespec.tui.picker_rows import FETCH, LEAST_SEARCHED, NO_DRAFT, About, Elsewhere, Here, Offer, Picked
+from edgespec.tui.picker_rows import FETCH, LEAST_SEARCHED, NO_DRAFT, About, Elsewhere, Here, ModelOption, Picked
 from edgespec.tui.plain import Container, Input, OptionList, Static, Vertical, VerticalScroll
 
 REDRAW_S = 0.05  # delay after a result, so that many results are shown together
@@ -286,7 +286,7 @@ class ModelPicker(Dialog[Picked]):
             self._options.clear_options()
 
     @property
-    def _offer(self) -> Offer | None:
+    def _offer(self) -> ModelOption | None:
         """The highlighted draft or size."""
         option = self._options.highlighted_option
         return next((offer for offer in self._about.offers if option and offer.key == option.id), None)

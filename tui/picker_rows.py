@@ -13,9 +13,9 @@ from edgespec.chat.downloads import Downloads, Fetching
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache
-from edgespec.models.hub.repository import Choice
+from edgespec.models.hub.repository import DownloadChoice
 from edgespec.models.listing import (
-    Row,
+    ModelRow,
     row_of,
     rows_of_hub,
     rows_to_download,
@@ -51,7 +51,7 @@ class Picked:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ModelOption:
     """An option of a model: a draft, or a size to download."""
 
     key: str
@@ -67,7 +67,7 @@ class About:
     title: str = ""
     details: str = ""
     problem: str = ""
-    offers: Sequence[Offer] = ()
+    offers: Sequence[ModelOption] = ()
     preferred: str = ""  #: the key of the initial choice
 
 
@@ -80,7 +80,7 @@ class Here:
 
     model: str  #: the model in use
     draft: str | None  #: its draft, as in `LoadSettings`
-    rows: dict[str, Row] = field(default_factory=dict)
+    rows: dict[str, ModelRow] = field(default_factory=dict)
     models: dict[str, LocalModel] = field(default_factory=dict)
     judged: dict[str, dict[str, Suggestion]] = field(default_factory=dict)  #: by target, what is known of its drafts
     looked_up: set[str] = field(default_factory=set)  #: targets whose catalogue entry was read
@@ -110,7 +110,7 @@ class Here:
         rows = {key: row for key, row in self.rows.items() if row.kind != "head" and row.has(text)}
         return [Option(self._lines(rows[key]), key) for key in sorted(rows, key=lambda key: rows[key].order)]
 
-    def _lines(self, row: Row) -> Content:
+    def _lines(self, row: ModelRow) -> Content:
         if row.problem:
             return two_lines(row.label, (f"cannot be used: {one_line(row.problem)}", "$text-error"))
         in_use = ["in use"] if row.spec == self.model else []
@@ -184,7 +184,9 @@ class Here:
         fit = fit_of(row.needed_bytes, self.room_bytes)
         return "; ".join(filter(None, (f"{model.architecture}, {context}", head, fit, short_spec(str(model.path)))))
 
-    def _offer(self, target: str, draft: str, key: str, ranked: dict[str, Suggestion], *, is_in_use: bool) -> Offer:
+    def _offer(
+        self, target: str, draft: str, key: str, ranked: dict[str, Suggestion], *, is_in_use: bool
+    ) -> ModelOption:
         """Return the option `draft`, whose key in `models` and `ranked` is `key`."""
         spec, model, verdict = _spec_of(self.models[target]), self.models.get(key), ranked.get(key)
         in_use = ("in use · " if is_in_use else "", MUTED)
@@ -193,23 +195,23 @@ class Here:
             without = "Speculative decoding then uses drafters without a model, or is off."
             details = (instead(ranked.values()) if is_known else "") or without
             lines = two_lines("no draft model", in_use, ("no draft model is loaded", MUTED))
-            return Offer(draft, lines, details, Picked(spec, NO_DRAFT))
+            return ModelOption(draft, lines, details, Picked(spec, NO_DRAFT))
         if verdict is not None and not verdict.is_here:
             why = verdict.why.removesuffix(f": {verdict.command}")
             lines = two_lines(verdict.spec, ("not here; Enter downloads it", MUTED))
             details = f"{why}; not here: Enter downloads it, and then loads both"
-            return Offer(draft, lines, details, Picked(spec, draft.removeprefix(FETCH)))
+            return ModelOption(draft, lines, details, Picked(spec, draft.removeprefix(FETCH)))
         name = "its own draft" if draft == OWN_DRAFT else self.rows[key].label
         picked = Picked(spec, None if draft == OWN_DRAFT or model is None else model.spec)
         if model is None or verdict is None:
             state = "comes with the model" if model is None else "..."
-            return Offer(draft, two_lines(name, in_use, (state, MUTED)), "", picked)
+            return ModelOption(draft, two_lines(name, in_use, (state, MUTED)), "", picked)
         why = f"works: {verdict.why}" if verdict.verdict == "works" else verdict.why
         facts = (f" · {count_of(model.n_params)} {model.quantisation}", MUTED)
         size = [size_of(verdict.size_bytes)] if verdict.size_bytes else []
         details = "; ".join([verdict.why, *(each for each in verdict.reasons if each not in verdict.why), *size])
         lines = two_lines(name, in_use, (one_line(why), _COLOURS[verdict.verdict]), facts)
-        return Offer(draft, lines, details, picked)
+        return ModelOption(draft, lines, details, picked)
 
 
 def _spec_of(model: LocalModel) -> str:
@@ -218,11 +220,11 @@ def _spec_of(model: LocalModel) -> str:
     return str(package) if package else model.spec
 
 
-def _offer_of_head(model: LocalModel, head: KnownHead) -> Offer:
+def _offer_of_head(model: LocalModel, head: KnownHead) -> ModelOption:
     """Return the option to download the published head of a model."""
     lines = two_lines(head.spec, (f"{head.title}, not here; Enter downloads it", MUTED))
     details = f"{head.facts}; not here: Enter downloads it, converts it if needed, and loads both"
-    return Offer(f"{FETCH}{head.spec}", lines, details, Picked(_spec_of(model), head.spec))
+    return ModelOption(f"{FETCH}{head.spec}", lines, details, Picked(_spec_of(model), head.spec))
 
 
 # --- to download ------------------------------------------------------------------------------------------------------
@@ -233,21 +235,21 @@ class Elsewhere:
     """The models that can be downloaded, by their keys. Threads replace its fields, never parts of them."""
 
     downloads: Downloads
-    catalogue: dict[str, Row] = field(default_factory=dict)
-    results: dict[str, Row] = field(default_factory=dict)  #: the models that the hub found
+    catalogue: dict[str, ModelRow] = field(default_factory=dict)
+    results: dict[str, ModelRow] = field(default_factory=dict)  #: the models that the hub found
     wanted: str = ""  #: the words of the last search that was started
     searched: str = ""  #: the words that `results` is for
     trouble: str = ""  #: why the hub could not be searched
-    choices: dict[str, list[Choice]] = field(default_factory=dict)  #: the sizes of each model
+    choices: dict[str, list[DownloadChoice]] = field(default_factory=dict)  #: the sizes of each model
     troubles: dict[str, str] = field(default_factory=dict)  #: why sizes are not known
     room_bytes: int = 0  #: the memory for a model, 0 while unknown
-    source: Callable[[], Iterable[Row]] = rows_to_download
-    hub: Callable[[str], list[Row]] = rows_of_hub
+    source: Callable[[], Iterable[ModelRow]] = rows_to_download
+    hub: Callable[[str], list[ModelRow]] = rows_of_hub
 
     def has(self, key: str) -> bool:
         return key in self.catalogue or key in self.results
 
-    def row(self, key: str) -> Row:
+    def row(self, key: str) -> ModelRow:
         return self.catalogue.get(key) or self.results[key]
 
     def options(self, text: str) -> list[Option]:
@@ -287,14 +289,14 @@ class Elsewhere:
             details = f"{fetching.spec}: {state_of(fetching)}; x stops it"
             return About(title, details, problem="this model is being downloaded already")
         offers = [
-            Offer(each.spec, self._lines(each), self._details(key, each), Picked(each.spec, None))
+            ModelOption(each.spec, self._lines(each), self._details(key, each), Picked(each.spec, None))
             for each in self._sizes(key)
         ]
         preferred = self._preferred(key)
         details = next((offer.details for offer in offers if offer.key == preferred), self._details(key, None))
         return About(title, details, offers=offers, preferred=preferred)
 
-    def _sizes(self, key: str) -> list[Choice]:
+    def _sizes(self, key: str) -> list[DownloadChoice]:
         """Return the sizes to choose from; the usual size until the hub has answered."""
         return self.choices.get(key) or usual_sizes(self.row(key))
 
@@ -308,7 +310,7 @@ class Elsewhere:
         fitting = [each for each in choices if needed_by_size(each.size_bytes) <= self.room_bytes]
         return [*choices[:1], *fitting][-1].spec if choices else ""
 
-    def _lines(self, choice: Choice) -> Content:
+    def _lines(self, choice: DownloadChoice) -> Content:
         needed = needed_by_size(choice.size_bytes)
         mark, style = self._mark(needed)
         fit = f"{mark} {fit_of(needed, self.room_bytes) or 'size unknown'}".strip()
@@ -316,7 +318,7 @@ class Elsewhere:
         name = one_line(choice.quant or choice.file or choice.spec)
         return Content.assemble(name, (f"  {choice.size}", MUTED), f"\n  {here}", (fit, style or MUTED))
 
-    def _details(self, key: str, choice: Choice | None) -> str:
+    def _details(self, key: str, choice: DownloadChoice | None) -> str:
         """Return all facts about a model and one of its sizes, None if they are not known."""
         row, trouble = self.row(key), self.troubles.get(key, "")
         gated = "gated: its licence must be accepted on the hub" if row.is_gated else ""

@@ -24,7 +24,7 @@ from edgespec.history import ChatInfo, Hit, Store, StoreError
 from edgespec.history.search import BEGIN, END
 from edgespec.text.figures import counted, when
 from edgespec.text.printable import one_line, printable
-from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog, TextScreen
+from edgespec.tui.dialogs import ChoiceScreen, Dialog, ListEntry, TextScreen
 from edgespec.tui.plain import Input, OptionList, Static, Vertical
 
 BEFORE = 10  # characters of a snippet before the match
@@ -38,7 +38,7 @@ Change = Callable[[Session], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowTarget:
     """The target of a row: a chat, one of its messages, or a folder."""
 
     chat: str
@@ -46,10 +46,10 @@ class Place:
     folder: str | None = None
 
 
-class Row(Option):
+class SidebarRow(Option):
     """A row of the list; without a `place` it is a heading, which cannot be selected."""
 
-    def __init__(self, content: Content, place: Place | None = None) -> None:
+    def __init__(self, content: Content, place: RowTarget | None = None) -> None:
         super().__init__(content, disabled=place is None)
         self.place = place
 
@@ -65,7 +65,7 @@ class Marks:
         return "✓ " if chat in self.marked else "▸ " if chat == self.open_chat else "  "
 
 
-def rows_by_day(chats: Sequence[ChatInfo], marks: Marks, folded: Collection[str] = ()) -> list[Row]:
+def rows_by_day(chats: Sequence[ChatInfo], marks: Marks, folded: Collection[str] = ()) -> list[SidebarRow]:
     """Return pinned chats, then folders, `folded` or with their chats, then the other chats by day."""
     pinned, rest = ([chat for chat in chats if chat.is_pinned == is_pinned] for is_pinned in (True, False))
     rows = [_heading("pinned"), *(_chat_row(chat, marks) for chat in pinned)] if pinned else []
@@ -79,15 +79,15 @@ def rows_by_day(chats: Sequence[ChatInfo], marks: Marks, folded: Collection[str]
     return rows or [_heading("no chat yet")]
 
 
-def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], marks: Marks) -> list[Row]:
+def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], marks: Marks) -> list[SidebarRow]:
     """Return the chats that match a search, each with the matching messages."""
     by_chat: dict[str, list[Hit]] = {}
     for hit in hits:
         by_chat.setdefault(hit.chat, []).append(hit)
-    rows: list[Row] = []
+    rows: list[SidebarRow] = []
     for chat in chats:
         rows.append(_chat_row(chat, marks))
-        rows += [Row(_excerpt(hit), Place(hit.chat, hit.key)) for hit in by_chat.get(chat.id, ())]
+        rows += [SidebarRow(_excerpt(hit), RowTarget(hit.chat, hit.key)) for hit in by_chat.get(chat.id, ())]
     return rows or [_heading("nothing found")]
 
 
@@ -97,17 +97,17 @@ def _day(chat: ChatInfo) -> str:
     return day if day in ("today", "yesterday") else "earlier"
 
 
-def _heading(text: str) -> Row:
-    return Row(Content.styled(text, "bold $text-primary"))
+def _heading(text: str) -> SidebarRow:
+    return SidebarRow(Content.styled(text, "bold $text-primary"))
 
 
-def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> Row:
+def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> SidebarRow:
     sign = "▸" if is_folded else "▾"
     content = Content.assemble((f"{sign} {one_line(folder)}", "bold"), (f" ({n_chats})", "dim"))
-    return Row(content, Place("", folder=folder))
+    return SidebarRow(content, RowTarget("", folder=folder))
 
 
-def _chat_row(chat: ChatInfo, marks: Marks, within: str = "") -> Row:
+def _chat_row(chat: ChatInfo, marks: Marks, within: str = "") -> SidebarRow:
     """Return the row of a chat. The folder is shown unless the row is `within` it."""
     about = [one_line(chat.folder)] if chat.folder != within else []
     about += [when(chat.updated_s), counted(chat.n_turns, "message")]
@@ -116,7 +116,7 @@ def _chat_row(chat: ChatInfo, marks: Marks, within: str = "") -> Row:
         (one_line(chat.title) or "untitled", "bold" if chat.id == marks.open_chat else ""),
         (f"\n  {' · '.join(about)}", "dim"),
     )
-    return Row(content, Place(chat.id))
+    return SidebarRow(content, RowTarget(chat.id))
 
 
 def _excerpt(hit: Hit) -> Content:
@@ -261,7 +261,7 @@ class Sidebar(Vertical):
     @on(OptionList.OptionSelected)
     def _choose(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        place = event.option.place if isinstance(event.option, Row) else None
+        place = event.option.place if isinstance(event.option, SidebarRow) else None
         if place is not None and place.folder is not None:
             self._fold(place.folder)
         elif place is not None:
@@ -318,7 +318,7 @@ class Sidebar(Vertical):
             ids = tuple(chat.id for chat in chats)
             return ChangeChat(lambda session: session.delete(*ids), ids)
 
-        question = ChoiceScreen("delete", _in_question(chats), [Choice("", "No"), Choice("yes", "Yes, delete")])
+        question = ChoiceScreen("delete", _in_question(chats), [ListEntry("", "No"), ListEntry("yes", "Yes, delete")])
         self._ask(question, change_for)
 
     def action_move(self) -> None:
@@ -391,19 +391,19 @@ class ChatList(OptionList):
         super().__init__(compact=True)
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> RowTarget | None:
         """The target of the highlighted row."""
         option = self.highlighted_option
-        return option.place if isinstance(option, Row) else None
+        return option.place if isinstance(option, SidebarRow) else None
 
     def highlight(self, chat: str | None) -> None:
         """Highlight a chat, if it is listed."""
-        places = [option.place for option in self.options if isinstance(option, Row)]
+        places = [option.place for option in self.options if isinstance(option, SidebarRow)]
         index = next((n for n, place in enumerate(places) if place is not None and place.chat == chat), None)
         if index is not None:
             self.highlighted = index
 
-    def show(self, rows: Sequence[Row], *, from_top: bool) -> None:
+    def show(self, rows: Sequence[SidebarRow], *, from_top: bool) -> None:
         """Replace the rows."""
         place, index, scroll_y = self.place, self.highlighted, self.scroll_y
         self.set_options(rows)

@@ -14,7 +14,7 @@ from edgespec.text.printable import one_line
 from edgespec.tools.results import ToolResult, shown_arguments
 from edgespec.tools.toolbox import Calling, Decision
 from edgespec.tui.dialogs import Dialog
-from edgespec.tui.lines import Block, Lines, Prose, Text, clickable, cut_off, quoted, shown
+from edgespec.tui.lines import Block, Lines, Prose, WrappedText, clickable, cut_off, quoted, shown
 from edgespec.tui.plain import OptionList, Vertical, VerticalScroll
 
 CHOICES: tuple[tuple[Decision, str], ...] = (
@@ -73,7 +73,7 @@ class CallLine(Lines):
         line = Content.assemble(
             (f"{frame} ", ""), called(self._calling.tool.label, self._calling.arguments), f"  {doing}"
         )
-        self.replace(0, [Text(line), Text(Content(""))])
+        self.replace(0, [WrappedText(line), WrappedText(Content(""))])
 
 
 def called(label: str, arguments: str) -> Content:
@@ -90,7 +90,7 @@ def result_blocks(content: str, limit: int, *, is_open: bool) -> list[Block]:
     style = "$text-warning" if result.outcome in ("error", "not run") else "dim"
     sign = "▾" if is_open else "▸"
     line = Content.assemble(f"{sign} ", called(result.label, result.arguments), (f"  {result.summary}", style))
-    blocks: list[Block] = [Text(clickable(line, "open"))]
+    blocks: list[Block] = [WrappedText(clickable(line, "open"))]
     if is_open:
         arguments = shown(result.shown_arguments)
         blocks += [quoted(arguments), quoted("")] if arguments else []

@@ -14,9 +14,9 @@ from textual.events import DescendantFocus
 from textual.reactive import reactive
 from textual.widget import Widget
 
-from edgespec.chat.answerer import Level
+from edgespec.chat.events import Level
 from edgespec.events import TokenEvent
-from edgespec.history import Piece, Turn
+from edgespec.history import TokenRecord, Turn
 from edgespec.tui.about_chat import SystemPrompt
 from edgespec.tui.lines import Prose, shown
 from edgespec.tui.plain import Static
@@ -40,7 +40,7 @@ class Transcript(TurnWindow):
     def __init__(
         self,
         *,
-        pieces: Callable[[str], Sequence[Piece]] = lambda key: (),
+        pieces: Callable[[str], Sequence[TokenRecord]] = lambda key: (),
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
     ) -> None:
         super().__init__()

@@ -18,13 +18,13 @@ from edgespec.chat.commands import find
 from edgespec.core.stats import Stats
 from edgespec.drafters.registry import REGISTRY
 from edgespec.events import TokenEvent
-from edgespec.history import Answer, Piece, Turn
+from edgespec.history import AnswerRecord, TokenRecord, Turn
 from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import clock, when
 from edgespec.text.printable import one_line, printable
 from edgespec.text.thinking import ThinkingStream, split
-from edgespec.tui.lines import Block, Fitting, Lines, Text, clickable, cut_off, quoted, shown
+from edgespec.tui.lines import Block, Fitting, Lines, WrappedText, clickable, cut_off, quoted, shown
 from edgespec.tui.markdown import Code, GrowingMarkdown, markdown
 from edgespec.tui.statistics import LiveStatistics
 from edgespec.tui.tool_calls import result_blocks
@@ -53,10 +53,10 @@ class TokenText:
         self._line: list[tuple[str, str]] = []
         self._step: int | None = None
 
-    def add(self, pieces: Iterable[Piece]) -> tuple[int, list[Text]]:
+    def add(self, pieces: Iterable[TokenRecord]) -> tuple[int, list[WrappedText]]:
         """Add tokens; return how many of the previous lines stay, and the lines after them."""
         keep = self._n_complete
-        blocks: list[Text] = []
+        blocks: list[WrappedText] = []
         for piece in pieces:
             style = _style(piece.source) if piece.source else ""
             if piece.source:
@@ -77,8 +77,8 @@ class TokenText:
             blocks.append(self._block())
         return keep, blocks
 
-    def _block(self) -> Text:
-        return Text(Content.assemble(*self._line))
+    def _block(self) -> WrappedText:
+        return WrappedText(Content.assemble(*self._line))
 
 
 def legend(sources: Sequence[str]) -> Content:
@@ -97,7 +97,7 @@ class LiveAnswer:
     """Collects tokens and returns the blocks that have changed; the complete part of an answer stays as it is."""
 
     def __init__(self) -> None:
-        self.pieces: list[Piece] = []
+        self.pieces: list[TokenRecord] = []
         self._stream = ThinkingStream()
         self.is_thinking = False
         self._thought, self._n_thought = "", 0
@@ -110,7 +110,9 @@ class LiveAnswer:
     def add(self, events: Iterable[TokenEvent]) -> None:
         for event in events:
             if event.id >= 0:
-                self.pieces.append(Piece(event.id, event.text, event.source if event.from_draft else "", event.round))
+                self.pieces.append(
+                    TokenRecord(event.id, event.text, event.source if event.from_draft else "", event.round)
+                )
             parts = self._stream.push(event.text)
             for kind, text in parts:
                 self.is_thinking = kind == "thinking"
@@ -162,7 +164,7 @@ def thought_length(seconds: float, n_tokens: int) -> str:
 def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = False) -> list[Block]:
     """Return the line that unfolds the reasoning, and the reasoning if it is unfolded."""
     title = f"{'▾' if is_open else '▸'} {'thinking' if goes_on else 'thought for'} {length}{' …' if goes_on else ''}"
-    blocks: list[Block] = [Text(clickable(Content.styled(title, "italic dim"), "open"), is_text=False)]
+    blocks: list[Block] = [WrappedText(clickable(Content.styled(title, "italic dim"), "open"), is_text=False)]
     if is_open:
         blocks.append(quoted(shown(thought).strip("\n")))
     return blocks
@@ -175,13 +177,13 @@ def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int
         is_open = index in opened
         name = f"{'▾' if is_open else '▸'} {one_line(file.name)}"
         line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim"))
-        blocks.append(Text(clickable(line, f"open_file({index})")))
+        blocks.append(WrappedText(clickable(line, f"open_file({index})")))
         if is_open:
             blocks.append(quoted(cut_off(shown(file.text), limit)))
     return blocks
 
 
-def count_thought(pieces: Iterable[Piece]) -> int:
+def count_thought(pieces: Iterable[TokenRecord]) -> int:
     """Return how many tokens of an answer are reasoning."""
     stream = ThinkingStream()
     return sum(_is_thought(stream.push(piece.text)) for piece in pieces)
@@ -228,7 +230,7 @@ class Shared:
     `pieces` and `siblings` return the tokens and the versions of the message with a key.
     """
 
-    pieces: Callable[[str], Sequence[Piece]]
+    pieces: Callable[[str], Sequence[TokenRecord]]
     siblings: Callable[[str], Sequence[str]]
     shows_tokens: bool = False
     searched: str = ""  #: the search whose matches are marked
@@ -345,7 +347,7 @@ class TurnView(Lines, can_focus=True):
             name = (self._name or name_of(self.turn.answer if self.turn else None)) if role == "assistant" else role
             who, style = shown(name), "bold $text-secondary"
         time = when(self.turn.created_s).removeprefix("today ") if self.turn else ""
-        head: list[Block] = [Text(Content.assemble((who, style), (f"  {time}" if time else "", "dim")))]
+        head: list[Block] = [WrappedText(Content.assemble((who, style), (f"  {time}" if time else "", "dim")))]
         key, n_left = self._chat.first_sent
         if not n_left or self.turn is None or self.turn.key != key:
             return head
@@ -353,7 +355,11 @@ class TurnView(Lines, can_focus=True):
             left = "1 older message no longer fits the context and was dropped"
         else:
             left = f"{n_left} older messages no longer fit the context and were dropped"
-        return [Text(Content(f"┄┄ {left} ┄┄"), style="$text-warning", is_text=False), Text(Content("")), *head]
+        return [
+            WrappedText(Content(f"┄┄ {left} ┄┄"), style="$text-warning", is_text=False),
+            WrappedText(Content("")),
+            *head,
+        ]
 
     def _body(self, turn: Turn) -> list[Block]:
         if turn.role == "tool":
@@ -384,13 +390,13 @@ class TurnView(Lines, can_focus=True):
         self._files, content = without_files(turn.content) if turn.role == "user" else ((), turn.content)
         text = shown(content)
         blocks = file_blocks(self._files, self._open_files, self._limit)
-        return [*blocks, Text(Content(text[: self._limit])), *self._more(len(text))]
+        return [*blocks, WrappedText(Content(text[: self._limit])), *self._more(len(text))]
 
     def _more(self, length: int) -> list[Block]:
         if length <= self._limit:
             return []
         more = Content.styled(f"… {length - self._limit:,} more characters", "underline")
-        return [Text(clickable(more, "open"), "dim", is_text=False)]
+        return [WrappedText(clickable(more, "open"), "dim", is_text=False)]
 
     def _foot(self) -> list[Block]:
         if self.turn is None:
@@ -478,30 +484,30 @@ class TurnView(Lines, can_focus=True):
             self.notify(f"not opened: {shown(href)}", severity="warning")
 
 
-def foot_of(answer: Answer | None) -> list[Block]:
+def foot_of(answer: AnswerRecord | None) -> list[Block]:
     """Return the statistics of an answer, and how it ended if it was not complete."""
     if answer is None:
         return []
     lines: list[Block] = []
     if answer.end:
         hint = "; /continue resumes" if answer.finish_reason == "interrupted" else ""
-        lines.append(Text(Content(f"■ {answer.end}{hint}"), style="$text-warning", is_text=False))
+        lines.append(WrappedText(Content(f"■ {answer.end}{hint}"), style="$text-warning", is_text=False))
     if figures := LiveStatistics().finish(Stats.from_json(answer.stats)).words():
         lines.append(Fitting(tuple(figures)))
     return lines
 
 
-def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) -> Text:
+def tools(actions: Sequence[tuple[str, str]], position: int, n_siblings: int) -> WrappedText:
     """Return a line with the number of versions and clickable actions, given as (action, label)."""
     parts: list[Content] = []
     if n_siblings > 1:
         before, after = clickable(LEFT, "switch(-1)"), clickable(RIGHT, "switch(1)")
         parts.append(Content.assemble(before, f" {position + 1}/{n_siblings} ", after))
     parts += [clickable(label, action) for action, label in actions]
-    return Text(Content("  ").join(parts), style="dim", is_text=False)
+    return WrappedText(Content("  ").join(parts), style="dim", is_text=False)
 
 
-def name_of(answer: Answer | None) -> str:
+def name_of(answer: AnswerRecord | None) -> str:
     """Return the name of the model that answered, with its draft model."""
     names = (answer.model, answer.draft_model) if answer is not None else ()
     return " + ".join(one_line(name.removesuffix(".gguf")) for name in names if name) or "assistant"

@@ -18,7 +18,7 @@ from textual.geometry import Offset, Size
 from textual.layout import DockArrangeResult
 from textual.widget import Widget
 
-from edgespec.chat.answerer import Level
+from edgespec.chat.events import Level
 from edgespec.history import Turn
 from edgespec.tui.plain import Static, VerticalScroll
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
-from edgespec.batch.results import Result, Results
+from edgespec.batch.results import Results, RowResult
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
 from edgespec.events import COMPLETE, TokenEvent
@@ -40,15 +40,15 @@ class Job:
         self._asked: dict[int, tuple[_Flight, int]] = {}  # the row and the sample of each request
         self._n_taken = self._n_asked = self._n_delivered = 0
         self._is_last = False
-        self._ready: deque[Result] = deque()
-        self._early: dict[int, Result] = {}
+        self._ready: deque[RowResult] = deque()
+        self._early: dict[int, RowResult] = {}
 
     @property
     def n_waiting(self) -> int:
         """The number of results that wait for an earlier row."""
         return len(self._early)
 
-    def run(self) -> Generator[Result, None, None]:
+    def run(self) -> Generator[RowResult, None, None]:
         """Yield the results. A row whose answers were cancelled has no result. Raises EdgespecError when the model
         cannot answer any more."""
         while not (self._is_last or self._cancel.is_set()):
@@ -118,7 +118,7 @@ class Job:
         if flight.n_done == flight.row.n and flight.number in self._flights:
             self._deliver(flight.number, self._results.answered(flight.row, flight.answers))
 
-    def _deliver(self, number: int, result: Result) -> None:
+    def _deliver(self, number: int, result: RowResult) -> None:
         """Pass on the result of a row, after the results of earlier rows if they are ordered."""
         self._flights.pop(number, None)
         if not self._ordered:
@@ -129,7 +129,7 @@ class Job:
             self._ready.append(self._early.pop(self._n_delivered))
             self._n_delivered += 1
 
-    def _take_ready(self) -> Iterator[Result]:
+    def _take_ready(self) -> Iterator[RowResult]:
         while self._ready:
             yield self._ready.popleft()
 

@@ -19,7 +19,7 @@ from edgespec.text.figures import clock, rate
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class RowResult:
     """A row of the output as JSON, with the statistics of its samples, or which row failed and why."""
 
     row: dict[str, Any]
@@ -43,27 +43,27 @@ class Results:
     timings: bool = False
     numbered: bool = False
 
-    def answered(self, row: Row, answers: Sequence[Sample]) -> Result:
+    def answered(self, row: Row, answers: Sequence[Sample]) -> RowResult:
         stats = tuple(answer.stats for answer in answers)
         if row.form == "own":
             made = self._own(row, answers)
         else:
             timings = [answer.stats.as_json()["timings"] for answer in answers] if self.timings else []
             made = openai.answered(row, answers, model=self.model, token_bytes=self.token_bytes, timings=timings)
-        return Result(
+        return RowResult(
             self._numbered(made, row), stats=stats, is_cut_off=any(is_cut_off(row, answer) for answer in answers)
         )
 
-    def refused(self, row: BadRow) -> Result:
+    def refused(self, row: BadRow) -> RowResult:
         """Return the result of an invalid row."""
         why = f"line {row.line} {row.why[3:]}" if row.why.startswith("it ") else f"line {row.line}: {row.why}"
-        return Result(self._numbered(_failed(row, why, is_request=True) | {"line": row.line}, row), failure=why)
+        return RowResult(self._numbered(_failed(row, why, is_request=True) | {"line": row.line}, row), failure=why)
 
-    def failed(self, row: Row, error: EdgespecError) -> Result:
+    def failed(self, row: Row, error: EdgespecError) -> RowResult:
         """Return the result of a row that the engine could not answer."""
         why, is_request = error.line, isinstance(error, UsageError)
         failure = f"{shown(row.id)} (line {row.line}): {why}"
-        return Result(self._numbered(_failed(row, why, is_request=is_request), row), failure=failure)
+        return RowResult(self._numbered(_failed(row, why, is_request=is_request), row), failure=failure)
 
     def _numbered(self, made: dict[str, Any], row: Row | BadRow) -> dict[str, Any]:
         return {**made, LINE: row.line} if self.numbered else made
@@ -151,7 +151,7 @@ class Meter:
     def hear(self, event: TokenEvent | EdgespecError) -> None:
         self.n_tokens += isinstance(event, TokenEvent) and not event.is_last and (event.id >= 0 or event.text != "")
 
-    def add(self, result: Result) -> None:
+    def add(self, result: RowResult) -> None:
         self.n_rows += 1
         self.n_failed += bool(result.failure)
         self.n_cut_off += result.is_cut_off

@@ -49,7 +49,7 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Recommendation:
     """What to use at one temperature.
 
     Attributes:
@@ -72,7 +72,7 @@ class Choice:
 class Advice:
     """What to use, in a sentence, and the commands that make it permanent; none if nothing changes."""
 
-    choices: tuple[Choice, ...]
+    choices: tuple[Recommendation, ...]
     sentence: str
     commands: tuple[str, ...] = ()
 
@@ -104,7 +104,7 @@ def advise(found: Tuned) -> Advice:
     return Advice(choices, _sentence(choices), tuple(_commands(choices[-1], found.pace)))
 
 
-def choose(candidates: Sequence[Candidate], temperature: float) -> Choice | None:
+def choose(candidates: Sequence[Candidate], temperature: float) -> Recommendation | None:
     """Return what to use at a temperature; None if nothing was measured at it.
 
     Of ways that are about as fast as the fastest, the simplest is taken: the present setting, then one without weights,
@@ -124,12 +124,12 @@ def choose(candidates: Sequence[Candidate], temperature: float) -> Choice | None
     ratios = _over(best, current, temperature)
     over_current = Gain.of(ratios) if current is not None and best is not current else None
     if best is not current and known[best].value >= WORTH_IT and _is_certain(ratios, len(known)):
-        return Choice(temperature, best, known[best], over_current, None, best_fixed)
+        return Recommendation(temperature, best, known[best], over_current, None, best_fixed)
     rival = best if best is not current and known[best].value >= WORTH_IT else None
     slower = [1 / ratio for ratio in current.ratios[temperature].values()] if current is not None else []
     if current is not None and not _is_certain(slower, len(known)):
-        return Choice(temperature, current, known[current], None, rival, best_fixed)
-    return Choice(temperature, plain, Gain(1.0, 1.0, 1.0), Gain.of(slower), rival, best_fixed)
+        return Recommendation(temperature, current, known[current], None, rival, best_fixed)
+    return Recommendation(temperature, plain, Gain(1.0, 1.0, 1.0), Gain.of(slower), rival, best_fixed)
 
 
 def _gain(candidate: Candidate, temperature: float) -> Gain | None:
@@ -159,13 +159,13 @@ def _is_certain(ratios: Sequence[float], n_compared: int) -> bool:
 # --- sentences --------------------------------------------------------------------------------------------------------
 
 
-def _sentence(choices: Sequence[Choice]) -> str:
+def _sentence(choices: Sequence[Recommendation]) -> str:
     """Return the advice in one sentence, about the temperature of the user first."""
     main, *others = reversed(choices)
     return "; ".join([_what(main), *(_also(other, main) for other in others)])
 
 
-def _what(choice: Choice) -> str:
+def _what(choice: Recommendation) -> str:
     best, at = choice.best, f"at temperature {choice.temperature:g}"
     if best.mode == PLAIN:
         text = f"no drafter is certainly faster than plain decoding {at}"
@@ -189,7 +189,7 @@ def _what(choice: Choice) -> str:
     return text
 
 
-def _also(choice: Choice, main: Choice) -> str:
+def _also(choice: Recommendation, main: Recommendation) -> str:
     at = f"at temperature {choice.temperature:g}"
     if choice.best.mode == PLAIN:
         return f"{at} no drafter is certainly faster than plain decoding"
@@ -210,7 +210,7 @@ def named(candidate: Candidate) -> str:
     return f"{candidate.mode.spec_type}{by} with {tokens}"
 
 
-def _commands(choice: Choice, pace: str) -> Iterator[str]:
+def _commands(choice: Recommendation, pace: str) -> Iterator[str]:
     """Yield the commands that make a choice permanent, in place of a setting with this pace."""
     best = choice.best
     if best.is_current or (best.mode == PLAIN and choice.over_current is None):

@@ -16,12 +16,20 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from edgespec.bench import WINDOW
-from edgespec.bench.measure import WARM_UP_TOKENS, BenchResult, Conditions, Sample, TimeLeft, run_bench, without_folders
-from edgespec.bench.measure import Plan as BenchPlan
+from edgespec.bench.measure import (
+    WARM_UP_TOKENS,
+    BenchPlan,
+    BenchResult,
+    Conditions,
+    Sample,
+    TimeLeft,
+    run_bench,
+    without_folders,
+)
 from edgespec.bench.modes import PLAIN, Contest
 from edgespec.bench.quality import Quality, compare_with, default_limit, keep_rows, opened, room_for_rows, windows
 from edgespec.bench.report import BUSY_SPREAD, FEW_PROMPTS, SPEED, busy, machine_line, run_line
-from edgespec.bench.suites import Item
+from edgespec.bench.suites import SuitePrompt
 from edgespec.bench.summary import Cell, median, plain_spread, summarise
 from edgespec.bench.tables import NOTHING, Figures, Lines, duration, notes, percent, rate, stacked, times
 from edgespec.bench.targets import Target, Targets
@@ -46,7 +54,7 @@ MEASURING_PASSES = 80  # generated tokens that take about the same time
 
 
 @dataclass(slots=True, frozen=True)
-class Plan:
+class ComparisonPlan:
     """The comparison to make.
 
     Attributes:
@@ -58,7 +66,7 @@ class Plan:
 
     targets: Targets
     contests: Sequence[Contest]
-    items: Sequence[Item]
+    items: Sequence[SuitePrompt]
     tokens: int
     text: str
     settings: LoadSettings
@@ -67,7 +75,7 @@ class Plan:
 
 
 @dataclass(slots=True, frozen=True)
-class Row(Cell):
+class ComparisonRow(Cell):
     """The figures of one file in one mode, over all categories.
 
     Attributes:
@@ -122,7 +130,7 @@ class Comparison(Conditions):
 
     reference: str
     files: list[ComparedFile]
-    rows: list[Row]
+    rows: list[ComparisonRow]
     reference_again: float | None
     messages: list[str]
     failures: list[str]
@@ -133,7 +141,9 @@ class Comparison(Conditions):
         return {"version": VERSION, **asdict(self), "rows": rows}
 
 
-def run_comparison(plan: Plan, progress: Progress | None = None, cancel: CancelFlag | None = None) -> Comparison:
+def run_comparison(
+    plan: ComparisonPlan, progress: Progress | None = None, cancel: CancelFlag | None = None
+) -> Comparison:
     """Measure `plan`. If `cancel` is set or a file fails, the result is partial.
 
     Raises UsageError for a text that is too short, and if there is no room for the reference's rows.
@@ -165,7 +175,7 @@ class _Load:
 class _Run:
     """A comparison in progress."""
 
-    def __init__(self, plan: Plan, progress: Progress, cancel: CancelFlag) -> None:
+    def __init__(self, plan: ComparisonPlan, progress: Progress, cancel: CancelFlag) -> None:
         self._plan, self._progress, self._cancel = plan, progress, cancel
         self._started = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._reference, self._targets = plan.targets.reference, plan.targets.all
@@ -215,9 +225,9 @@ class _Run:
             plain_spread(samples),
         )
 
-    def _rows(self, target: Target) -> list[Row]:
+    def _rows(self, target: Target) -> list[ComparisonRow]:
         """Return the rows of one file; plain decoding is taken from its first load."""
-        found: dict[tuple[str | None, str], Row] = {}
+        found: dict[tuple[str | None, str], ComparisonRow] = {}
         for load in self._loads:
             if load.target == target:
                 for row in rows_of(target.label, load.contest, load.samples, load.memory_bytes):
@@ -294,7 +304,7 @@ class _Run:
             self._measure(again, items, tell)
             self._reference_again = times_as_fast(again.samples, before)
 
-    def _measure(self, load: _Load, items: Sequence[Item], tell: Progress) -> None:
+    def _measure(self, load: _Load, items: Sequence[SuitePrompt], tell: Progress) -> None:
         """Measure greedy answers of one load. Raises CancelledError, EdgespecError."""
         label, process = load.target.label, psutil.Process()
 
@@ -335,16 +345,16 @@ class _Run:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def rows_of(label: str, contest: Contest, samples: Sequence[Sample], memory_bytes: int) -> Iterator[Row]:
+def rows_of(label: str, contest: Contest, samples: Sequence[Sample], memory_bytes: int) -> Iterator[ComparisonRow]:
     """Yield a row for each mode of one load of a file."""
     drafting = {mode.name for mode in contest.modes if mode.draft_model == "draft"}
     for cell in summarise(samples, [mode.name for mode in contest.modes]).overall(0.0):
         figures = {each.name: getattr(cell, each.name) for each in fields(cell)}
         draft = contest.draft.stem if contest.draft and cell.mode in drafting else None
-        yield Row(**figures, file=label, draft=draft, memory_bytes=memory_bytes)
+        yield ComparisonRow(**figures, file=label, draft=draft, memory_bytes=memory_bytes)
 
 
-def with_best(rows: Sequence[Row], closeness: Mapping[str, float]) -> list[Row]:
+def with_best(rows: Sequence[ComparisonRow], closeness: Mapping[str, float]) -> list[ComparisonRow]:
     """Return the rows, with those marked that no other beats in both speed and closeness.
 
     `closeness` is the KL divergence by file. Speculation counts only if it is certainly faster than plain decoding.
@@ -416,7 +426,7 @@ def conclusions(result: Comparison) -> Iterator[str]:
     yield from _fastest(result)
 
 
-def way(result: Comparison, row: Row) -> str:
+def way(result: Comparison, row: ComparisonRow) -> str:
     """Return a row's mode, and the draft model if there are several."""
     drafts = {row.draft for row in result.rows} - {None}
     return f"{row.mode} by {row.draft}" if row.draft and len(drafts) > 1 else row.mode
@@ -472,7 +482,7 @@ def _speeds(result: Comparison) -> Figures:
     has_drafts = len({row.draft for row in result.rows} - {None}) > 1
     first_rows = {row.file: row for row in reversed(result.rows)}
 
-    columns: dict[str, Callable[[Row], str]] = {
+    columns: dict[str, Callable[[ComparisonRow], str]] = {
         "file": lambda row: row.file if first_rows[row.file] is row else "",
         "draft": lambda row: (has_drafts and row.draft) or NOTHING,
         "mode": lambda row: row.mode,

@@ -21,7 +21,7 @@ import psutil
 
 from edgespec import __version__
 from edgespec.bench.modes import Mode, with_plain
-from edgespec.bench.suites import Item
+from edgespec.bench.suites import SuitePrompt
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.policy import pass_widths
 from edgespec.core.sampling import SamplingSettings
@@ -47,7 +47,7 @@ _ABOUT = ("mode", "temperature", "category", "item", "repeat", "tokens")
 class Question:
     """A prompt as token ids, and its request; the answer has `max_tokens` tokens."""
 
-    item: Item
+    item: SuitePrompt
     request: Request
     prompt: list[int]
 
@@ -89,7 +89,7 @@ class Sample:
 
 
 def ask(
-    llm: Runtime, items: Iterable[Item], tokens: int | None, *, reference: bool
+    llm: Runtime, items: Iterable[SuitePrompt], tokens: int | None, *, reference: bool
 ) -> tuple[list[Question], list[str]]:
     """Return the prompts that can be asked, and messages about the others.
 
@@ -225,7 +225,7 @@ class TimeLeft:
         return f"{what}, {clock(left_s)} left"
 
 
-def _question(llm: Runtime, item: Item, tokens: int | None, *, reference: bool) -> Question:
+def _question(llm: Runtime, item: SuitePrompt, tokens: int | None, *, reference: bool) -> Question:
     answer: list[int] = []
     if reference:
         answer = llm.model.tokenize(item.reference, add_special=False, parse_special=False)[:tokens]
@@ -258,7 +258,7 @@ TEMPERATURES = (0.0, 0.8)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """The modes and prompts to measure.
 
     Attributes:
@@ -270,7 +270,7 @@ class Plan:
         command: the command line, which is recorded in the result
     """
 
-    items: Sequence[Item]
+    items: Sequence[SuitePrompt]
     modes: Sequence[Mode]
     tokens: int | None = None
     temperatures: Sequence[float] = TEMPERATURES
@@ -337,7 +337,7 @@ class BenchResult(Conditions):
 
 def run_bench(
     llm: Runtime,
-    plan: Plan,
+    plan: BenchPlan,
     progress: Progress | None = None,
     cancel: CancelFlag | None = None,
     watch: Callable[[BenchResult], bool | None] = lambda result: None,
@@ -398,7 +398,7 @@ def load_result(path: Path) -> BenchResult:
         raise UsageError(f"{path} is not a bench result", why=f"its format is unknown: {error}", hint=hint) from error
 
 
-def _settings(llm: Runtime, plan: Plan, tokens: int | None) -> dict[str, Any]:
+def _settings(llm: Runtime, plan: BenchPlan, tokens: int | None) -> dict[str, Any]:
     """Return the load settings without paths and without what the modes name, and the plan's settings."""
     left_out = ("model", "mmproj", "chat_template_file", "draft_model", "spec_type", "pace")
     settings = {name: value for name, value in asdict(llm.settings).items() if name not in left_out}

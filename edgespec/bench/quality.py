@@ -32,7 +32,7 @@ from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.devices import chosen
 from edgespec.llama.model import LlamaModel
-from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.estimate import MemoryPlan
 from edgespec.runtime.planning import fitted, open_model
 from edgespec.settings import LoadSettings
 from edgespec.text.encodings import decoded
@@ -255,7 +255,7 @@ def opened(
     progress: Callable[[float], None],
 ) -> Iterator[Context]:
     """Open a model with a context of one window. Raises ModelFileError, OutOfMemoryError, UsageError."""
-    plan = Plan(
+    plan = MemoryPlan(
         check_model(path),
         n_ctx=size,
         max_outputs=ROWS,

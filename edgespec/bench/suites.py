@@ -15,7 +15,7 @@ CATEGORIES = ("chat", "code_completion", "code_editing", "summary", "translation
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class SuitePrompt:
     """A prompt, and a good answer to it (empty if none is known)."""
 
     id: str
@@ -24,7 +24,7 @@ class Item:
     reference: str = ""
 
 
-def shipped(categories: Iterable[str] | None = None) -> list[Item]:
+def shipped(categories: Iterable[str] | None = None) -> list[SuitePrompt]:
     """Return the built-in prompts of some categories, or of all. Raises UsageError for an unknown category."""
     chosen = CATEGORIES if categories is None else tuple(dict.fromkeys(categories))
     if unknown := [category for category in chosen if category not in CATEGORIES]:
@@ -35,7 +35,7 @@ def shipped(categories: Iterable[str] | None = None) -> list[Item]:
     ]
 
 
-def read_items(path: Path) -> tuple[list[Item], list[str]]:
+def read_items(path: Path) -> tuple[list[SuitePrompt], list[str]]:
     """Return the prompts of a JSONL file, and the number of each skipped line with the reason.
 
     A line holds `prompt`, or `turns` as in Spec-Bench, of which the first is used; `id` (`question_id`), `category` and
@@ -53,7 +53,7 @@ def read_items(path: Path) -> tuple[list[Item], list[str]]:
 
 def chosen(
     file: str | None, categories: Sequence[str], per_category: int | None, usual: int
-) -> tuple[list[Item], list[str]]:
+) -> tuple[list[SuitePrompt], list[str]]:
     """Return the first prompts of each of these categories, or of all, and problems in the user's file.
 
     The default number per category is `usual` for built-in prompts, and no limit for a file. Raises UsageError.
@@ -67,17 +67,17 @@ def chosen(
     return sample(of_these, per_category or len(items)), problems
 
 
-def sample(items: Iterable[Item], per_category: int) -> list[Item]:
+def sample(items: Iterable[SuitePrompt], per_category: int) -> list[SuitePrompt]:
     """Return the first prompts of each category, interleaved, so that an interrupted run has covered all categories."""
-    by_category: dict[str, list[Item]] = {}
+    by_category: dict[str, list[SuitePrompt]] = {}
     for item in items:
         by_category.setdefault(item.category, []).append(item)
     rounds = min(per_category, max(map(len, by_category.values()), default=0))
     return [group[place] for place in range(rounds) for group in by_category.values() if place < len(group)]
 
 
-def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
-    items: dict[str, Item] = {}
+def _read(lines: Iterable[bytes]) -> tuple[list[SuitePrompt], list[str]]:
+    items: dict[str, SuitePrompt] = {}
     problems = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -92,7 +92,7 @@ def _read(lines: Iterable[bytes]) -> tuple[list[Item], list[str]]:
     return list(items.values()), problems
 
 
-def _item(line: bytes, default_id: str) -> Item:
+def _item(line: bytes, default_id: str) -> SuitePrompt:
     """Return the prompt in a line. Raises ValueError."""
     try:
         row = json.loads(line.decode("utf-8"))
@@ -106,7 +106,7 @@ def _item(line: bytes, default_id: str) -> Item:
     prompt = turns[0] if isinstance(turns, list) and turns else row.get("prompt", "")
     if isinstance(reference, list):  # Spec-Bench: one for each turn
         reference = next(iter(reference), "")
-    return Item(
+    return SuitePrompt(
         id=_label("id", row.get("id", row.get("question_id", default_id))),
         category=_label("category", row.get("category", "other")),
         prompt=_text("prompt", prompt),

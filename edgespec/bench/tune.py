@@ -15,9 +15,9 @@ from time import perf_counter
 from typing import Any
 
 from edgespec.bench.candidates import LeftOut, current_mode, find_candidates, name_of_draft, others_of, without_weights
-from edgespec.bench.measure import BenchResult, Plan, run_bench
+from edgespec.bench.measure import BenchPlan, BenchResult, run_bench
 from edgespec.bench.modes import PLAIN, Contest, Mode
-from edgespec.bench.suites import Item
+from edgespec.bench.suites import SuitePrompt
 from edgespec.bench.summary import (
     Cell,
     CostCurve,
@@ -156,7 +156,7 @@ class Tuned:
 def tune(
     settings: LoadSettings,
     sampling: SamplingSettings,
-    items: Sequence[Item],
+    items: Sequence[SuitePrompt],
     seconds: float,
     *,
     current: LoadSettings | None = None,
@@ -253,7 +253,7 @@ class _Run:
     settings: LoadSettings
     sampling: SamplingSettings
     temperatures: tuple[float, ...]
-    items: Sequence[Item]
+    items: Sequence[SuitePrompt]
     progress: Progress
     cancel: CancelFlag
     part: str = ""
@@ -280,7 +280,7 @@ class _Run:
 
         with Runtime(load_settings, self._tell_loading) as llm:
             self.progress("warming up", 0.0)
-            plan = Plan(
+            plan = BenchPlan(
                 self.items, contest.modes, TOKENS, self.temperatures, MOST_REPEATS, sampling=self.sampling, passes=3,
                 longest=LONGEST,
             )  # fmt: skip

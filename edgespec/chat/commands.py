@@ -11,7 +11,7 @@ from textwrap import shorten
 
 from edgespec.chat import store_commands as store
 from edgespec.chat.attachments import read_named, without_files
-from edgespec.chat.comparing import Comparison, sides_and_text
+from edgespec.chat.comparing import AnswerComparison, sides_and_text
 from edgespec.chat.controls import Controls, index_of
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import differing
@@ -21,7 +21,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.config_file import change_settings
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.listing import Row, rows_here, rows_to_download
+from edgespec.models.listing import ModelRow, rows_here, rows_to_download
 from edgespec.models.names.spec import own_settings, resolve
 from edgespec.models.pair.suggest import catalogue_drafts, instead, suggestions
 from edgespec.settings import LoadSettings
@@ -31,7 +31,7 @@ from edgespec.text.printable import one_line
 from edgespec.text.thinking import is_open, split, without_thinking
 from edgespec.tools.config import default_file
 from edgespec.tools.results import ToolResult
-from edgespec.tools.server import Server
+from edgespec.tools.server import ToolServer
 
 HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL a draft model"
 TOOLS_HOW_TO = "/tools ask NAME takes a permission back, /tools off and on, /tools restart starts the servers again"
@@ -40,7 +40,7 @@ DESCRIPTION = 70  # characters of the description of a tool
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ChatCommand:
     """A chat command. `function` gets what follows the name, and may yield lines to show.
 
     On the screen, `key` runs it without arguments. If it `waits`, an answer must end first. `arguments` returns what
@@ -98,7 +98,7 @@ def name_and_argument(line: str) -> tuple[str, str]:
     return name, "".join(argument)
 
 
-def find(name: str) -> Command:
+def find(name: str) -> ChatCommand:
     """Return the command with this name, or the only one that begins with it. Raises UsageError."""
     name = name.lower()
     for command in COMMANDS:
@@ -264,7 +264,7 @@ def models_and_drafts(spec: str) -> list[str]:
     ]
 
 
-def _model_lines(rows: Iterable[Row]) -> Iterator[str]:
+def _model_lines(rows: Iterable[ModelRow]) -> Iterator[str]:
     """Yield a line for each model; draft heads cannot answer."""
     for row in rows:
         if row.kind != "head":
@@ -383,7 +383,7 @@ def _compare(controls: Controls, argument: str) -> None:
     sides, text = sides_and_text(controls.session, argument)
     if not text and not controls.session.chat.turns:
         raise UsageError("there is no message to compare answers to", hint="/compare PROMPT")
-    controls.compare(Comparison(controls.session, sides, text))
+    controls.compare(AnswerComparison(controls.session, sides, text))
 
 
 def _keep(controls: Controls, number: str) -> None:
@@ -447,7 +447,7 @@ def _result(controls: Controls, number: str) -> Iterator[str]:
     yield result.text
 
 
-def _state(server: Server, n_tools: int) -> str:
+def _state(server: ToolServer, n_tools: int) -> str:
     if server.state == "failed":
         return f"failed: {one_line(server.problem)}"
     return f"{server.state}, {counted(n_tools, 'tool')}"
@@ -467,59 +467,59 @@ def _help(controls: Controls, name: str) -> Iterator[str]:
 
 # fmt: off
 COMMANDS = (
-    Command("help", "[COMMAND]", "List the commands, or explain one.", _help, "f1"),
-    Command("model", "[MODEL|save]",
+    ChatCommand("help", "[COMMAND]", "List the commands, or explain one.", _help, "f1"),
+    ChatCommand("model", "[MODEL|save]",
             "Load another model, downloading it if necessary, or show the current one; "
             "/model save keeps it for new chats.",
             _model, "ctrl+l"),
-    Command("models", "[WORDS]", "List models here and in the catalogue, and compatible draft models.", _models),
-    Command("draft", "[MODEL|auto|none]", "Load another draft model, or none.", _draft),
-    Command("system", "[TEXT|none]", "Show or set the system prompt of this chat.", _system),
-    Command("persona", "[NAME|none]",
+    ChatCommand("models", "[WORDS]", "List models here and in the catalogue, and compatible draft models.", _models),
+    ChatCommand("draft", "[MODEL|auto|none]", "Load another draft model, or none.", _draft),
+    ChatCommand("system", "[TEXT|none]", "Show or set the system prompt of this chat.", _system),
+    ChatCommand("persona", "[NAME|none]",
             "Choose a persona; /persona save NAME saves one.", store.persona, "f6", waits=True),
-    Command("set", "[NAME [VALUE]|save]",
+    ChatCommand("set", "[NAME [VALUE]|save]",
             "Show or change settings for the next message; /set save keeps them for new chats.", _set, "ctrl+s"),
-    Command("stats", "", "Show speed and acceptance rate of the last answer.", _stats, "ctrl+t"),
-    Command("tokens", "",
+    ChatCommand("stats", "", "Show speed and acceptance rate of the last answer.", _stats, "ctrl+t"),
+    ChatCommand("tokens", "",
             "Show or hide which drafter proposed each token.",
             lambda controls, _: controls.front.show_tokens(), "ctrl+o"),
-    Command("tools", "[ask NAME|on|off|restart]",
+    ChatCommand("tools", "[ask NAME|on|off|restart]",
             "List MCP servers and tools, or ask again before a tool runs.", _tools),
-    Command("result", "[N]", "Show the last call of a tool, or call N, with its whole result.", _result),
-    Command("thought", "", "Show the reasoning of the last answer.", _thought),
-    Command("answer", "", "End the reasoning, and let the model answer now.", _answer, "f7"),
-    Command("compare", "[[A |] B --] [PROMPT]",
+    ChatCommand("result", "[N]", "Show the last call of a tool, or call N, with its whole result.", _result),
+    ChatCommand("thought", "", "Show the reasoning of the last answer.", _thought),
+    ChatCommand("answer", "", "End the reasoning, and let the model answer now.", _answer, "f7"),
+    ChatCommand("compare", "[[A |] B --] [PROMPT]",
             "Compare two answers: A (by default current settings) and B (temp=0, MODEL; by default without drafting).",
             _compare, "f4", waits=True),
-    Command("keep", "1|2", "Keep one of two compared answers and continue.", _keep, waits=True),
-    Command("regen", "[N]", "Regenerate the last answer, or answer N.", _regen, "ctrl+r", waits=True),
-    Command("continue", "",
+    ChatCommand("keep", "1|2", "Keep one of two compared answers and continue.", _keep, waits=True),
+    ChatCommand("regen", "[N]", "Regenerate the last answer, or answer N.", _regen, "ctrl+r", waits=True),
+    ChatCommand("continue", "",
             "Resume an answer that was stopped.",
             lambda controls, _: controls.front.answer(controls.session.go_on), waits=True),
-    Command("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", _edit, "f3", waits=True),
-    Command("editor", "",
+    ChatCommand("edit", "[N] [TEXT]", "Edit a message, and get a new answer.", _edit, "f3", waits=True),
+    ChatCommand("editor", "",
             "Write the message in your text editor ($VISUAL or $EDITOR).",
             lambda controls, _: controls.front.open_editor()),
-    Command("undo", "", "Remove the last message and its answer.", _undo, "f9", waits=True),
-    Command("fork", "", "Copy this conversation into a new chat.", _fork, "f5", waits=True),
-    Command("branches", "[N]", "List the branches of this chat, or switch to one.", _branches, waits=True),
-    Command("clear", "", "Start a new chat; this one is saved.", store.clear, "ctrl+n", aliases=("new",), waits=True),
-    Command("list", "[WORDS]", "List recent chats, or chats that contain these words.", store.list_chats, "ctrl+b"),
-    Command("load", "N|ID|last", "Open a chat.", store.load, waits=True, arguments=store.chat_ids),
-    Command("search", "WORDS", "Search all chats.", store.search, "ctrl+g"),
-    Command("rename", "TITLE", "Rename this chat.", store.rename, "f2"),
-    Command("pin", "", "Pin this chat above the others, or unpin it.", store.pin),
-    Command("folder", "[NAME|none]", "Move this chat into a folder, or list the folders.", store.folder),
-    Command("restart", "[N]",
+    ChatCommand("undo", "", "Remove the last message and its answer.", _undo, "f9", waits=True),
+    ChatCommand("fork", "", "Copy this conversation into a new chat.", _fork, "f5", waits=True),
+    ChatCommand("branches", "[N]", "List the branches of this chat, or switch to one.", _branches, waits=True),
+    ChatCommand("clear", "", "Start a new chat; this one is saved.", store.clear, "ctrl+n", ("new",), waits=True),
+    ChatCommand("list", "[WORDS]", "List recent chats, or chats that contain these words.", store.list_chats, "ctrl+b"),
+    ChatCommand("load", "N|ID|last", "Open a chat.", store.load, waits=True, arguments=store.chat_ids),
+    ChatCommand("search", "WORDS", "Search all chats.", store.search, "ctrl+g"),
+    ChatCommand("rename", "TITLE", "Rename this chat.", store.rename, "f2"),
+    ChatCommand("pin", "", "Pin this chat above the others, or unpin it.", store.pin),
+    ChatCommand("folder", "[NAME|none]", "Move this chat into a folder, or list the folders.", store.folder),
+    ChatCommand("restart", "[N]",
             "Reload the model, or after a failure reload it with other settings (N).", _restart, waits=True),
-    Command("delete", "ID...", "Delete chats permanently.", store.delete, waits=True),
-    Command("export", "[md|jsonl|FILE]",
+    ChatCommand("delete", "ID...", "Delete chats permanently.", store.delete, waits=True),
+    ChatCommand("export", "[md|jsonl|FILE]",
             "Export this chat to a file, by default in the current folder.", store.export, "f8"),
-    Command("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", _copy, "f12"),
-    Command("save", "[N] [FILE]",
+    ChatCommand("copy", "[N|code [N]]", "Copy the last answer, message N, or a code block.", _copy, "f12"),
+    ChatCommand("save", "[N] [FILE]",
             "Save a code block of the last answer to a file, by default in the current folder.", _save),
-    Command("file", "[PATH... [1-20]|none]",
+    ChatCommand("file", "[PATH... [1-20]|none]",
             "Attach documents, text or images to a message, or list or remove them.", _file),
-    Command("bye", "", "Quit.", lambda controls, _: controls.front.leave(), "ctrl+q", aliases=("exit", "quit")),
+    ChatCommand("bye", "", "Quit.", lambda controls, _: controls.front.leave(), "ctrl+q", aliases=("exit", "quit")),
 )
 # fmt: on

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Notice
+from edgespec.chat.events import Notice
 from edgespec.chat.model import ChatModel, drafting_with
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, changed, setting
@@ -108,7 +108,7 @@ class Lane:
         return not self.is_over or self.events[-1].finish_reason == "cancelled"
 
 
-class Comparison:
+class AnswerComparison:
     """Two answers to `text`, or to the last message if `text` is empty.
 
     `lanes` are the answers so far, `running` is the index of the one that is generated, `notes` are the notes that the

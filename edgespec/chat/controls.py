@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Protocol
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Events, Level
 from edgespec.chat.attachments import Read, attachment, described, joined
-from edgespec.chat.comparing import Comparison
+from edgespec.chat.comparing import AnswerComparison
+from edgespec.chat.events import ChatEvents, Level
 from edgespec.chat.session import Session
 from edgespec.documents.reader import Said
 from edgespec.errors import UsageError, told_as
@@ -28,7 +28,7 @@ class Front(Protocol):
     def copy(self, text: str) -> None: ...
     def load(self, settings: LoadSettings) -> None: ...
     def leave(self) -> None: ...
-    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+    def answer(self, start: Callable[[CancelFlag], ChatEvents]) -> None:
         """Start an answer and show it."""
 
     def redraw(self) -> None:
@@ -40,7 +40,7 @@ class Front(Protocol):
     def open_editor(self) -> None:
         """Let the user write the message in a text editor."""
 
-    def compare(self, comparison: Comparison) -> None:
+    def compare(self, comparison: AnswerComparison) -> None:
         """Run a comparison, and show both answers."""
 
     def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
@@ -62,7 +62,7 @@ class Controls:
     def __init__(self, session: Session, front: Front) -> None:
         self.session, self.front = session, front
         self.listed: Sequence[tuple[str, str | None]] = ()
-        self.compared: Comparison | None = None
+        self.compared: AnswerComparison | None = None
 
     def attach(self, read: Read) -> None:
         """Attach files that were read. Raises UsageError."""
@@ -96,7 +96,7 @@ class Controls:
         lines = [f"{place}  {offer.label}" for place, offer in enumerate(self.session.model.remedies(), 1)]
         return "\n".join([*lines, "/restart N loads with these settings, /restart with those of before"])
 
-    def compare(self, comparison: Comparison) -> None:
+    def compare(self, comparison: AnswerComparison) -> None:
         self.compared = comparison
         self.front.compare(comparison)
 

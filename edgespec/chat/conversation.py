@@ -15,13 +15,13 @@ from edgespec.chat.personas import Persona, persona
 from edgespec.chat.saving import Recording, Write, Writes
 from edgespec.chat.settings import ChatSettings, as_catalogued, setting, with_changes
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.history import Answer, Branch, ChatInfo, Store, StoreError, Turn, new_id
+from edgespec.history import AnswerRecord, Branch, ChatInfo, Store, StoreError, Turn, new_id
 from edgespec.history.data import first_line
 from edgespec.llm.info import ModelInfo
 from edgespec.settings import CONSTRAINTS, Message
 from edgespec.text.printable import with_unix_line_ends
 from edgespec.text.thinking import OPEN
-from edgespec.tools.offer import Offer, Style, called, replied
+from edgespec.tools.offer import Style, ToolOffer, called, replied
 from edgespec.tools.results import ToolResult
 
 UNSENT = "unsent"  # the name of a setting of a chat, and of a preference for the next new chat
@@ -46,7 +46,7 @@ class Conversation:
         self.attached: list[Attachment] = []
         self._own_settings = settings
         self._own_persona: tuple[Persona, Collection[str]] | None = None
-        self.offer: Offer | None = None  # the tools that the model gets
+        self.offer: ToolOffer | None = None  # the tools that the model gets
         self.persona = ""
         self.taken_persona: Persona | None = None
         self.is_answering = False
@@ -220,9 +220,9 @@ class Conversation:
         return self.writes.error
 
     @property
-    def last_answer(self) -> Answer:
+    def last_answer(self) -> AnswerRecord:
         """How the last answer was generated; `Answer()` without one."""
-        return next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), Answer())
+        return next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), AnswerRecord())
 
     def check_idle(self) -> None:
         """Raise UsageError while an answer is being generated."""

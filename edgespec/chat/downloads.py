@@ -9,7 +9,7 @@ from typing import Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError
-from edgespec.models.hub.pulling import Item, fetch_items, items_of, plan_all
+from edgespec.models.hub.pulling import PendingDownload, fetch_items, items_of, plan_all
 from edgespec.models.names.heads import PublishedHead
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.pair.pull_heads import fetch_published, head_called
@@ -71,7 +71,7 @@ class Fetching:
     def _fetched_head(self, head: PublishedHead) -> State:
         """Download the published head of a model that is here; its file then is the draft model."""
         model = self.settings.model
-        target = Item(model, path=resolve(model).path, was_here=True, is_done=True)
+        target = PendingDownload(model, path=resolve(model).path, was_here=True, is_done=True)
         draft = fetch_published(head, target, self, self.cancel)
         if not draft.is_done or draft.path is None:
             self.said = draft.stopped or "stopped"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Opener
+from edgespec.chat.events import Opener
 from edgespec.chat.settings import DRAFTING, ChatSettings
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from edgespec.core.stats import Stats
 from edgespec.events import FinishReason, TokenEvent
-from edgespec.history import Answer, Piece, Store, StoreError, Turn, UnknownChatError, UnwritableError
+from edgespec.history import AnswerRecord, Store, StoreError, TokenRecord, Turn, UnknownChatError, UnwritableError
 from edgespec.history.data import turn_of
 from edgespec.settings import Message
 
@@ -74,11 +74,17 @@ class Recording:
     """
 
     def __init__(
-        self, store: Store, chat: str, parent: str | None, answer: Answer, begun: Turn | None, begun_ids: Sequence[int]
+        self,
+        store: Store,
+        chat: str,
+        parent: str | None,
+        answer: AnswerRecord,
+        begun: Turn | None,
+        begun_ids: Sequence[int],
     ) -> None:
         self._store, self._chat, self._parent, self._answer = store, chat, parent, answer
         self._ids = list(begun_ids)
-        self._pieces = [Piece(-1, begun.content)] if begun else []
+        self._pieces = [TokenRecord(-1, begun.content)] if begun else []
         self._begun, self._n_begun = begun, len(self._ids)
         self._has_all_ids = begun is None or bool(begun_ids)  # whether `_ids` are the tokens of the whole text
         self.reason: str = "cancelled"
@@ -107,9 +113,9 @@ class Recording:
         """Add the next event."""
         if event.id >= 0:
             self._ids.append(event.id)
-            self._pieces.append(Piece(event.id, event.text, event.source, event.round))
+            self._pieces.append(TokenRecord(event.id, event.text, event.source, event.round))
         elif event.text:
-            self._pieces.append(Piece(-1, event.text))
+            self._pieces.append(TokenRecord(-1, event.text))
         if event.finish_reason is not None:
             self.reason, self.segment = event.finish_reason, event.stats
             self._has_all_ids = self._has_all_ids and not event.cut

@@ -9,9 +9,9 @@ from dataclasses import replace
 from itertools import count
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Added, Events, Notice, Opener
 from edgespec.chat.attachments import Attachment, delete_chats, with_files, without_files
 from edgespec.chat.conversation import Conversation, ids_of
+from edgespec.chat.events import Added, ChatEvents, Notice, Opener
 from edgespec.chat.model import ChatModel
 from edgespec.chat.saving import Recording
 from edgespec.chat.settings import ChatSettings
@@ -21,7 +21,7 @@ from edgespec.closable import Closable
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import CONTEXT_FULL, Progress
-from edgespec.history import Answer, Store, Turn
+from edgespec.history import AnswerRecord, Store, Turn
 from edgespec.history.data import turn_of
 from edgespec.llm.model import Model
 from edgespec.settings import LoadSettings, Request
@@ -105,7 +105,7 @@ class Session(Closable):
 
     # --- messages -------------------------------------------------------------------------------------------------
 
-    def ask(self, text: str, cancel: CancelFlag | None = None, files: Sequence[Attachment] | None = None) -> Events:
+    def ask(self, text: str, cancel: CancelFlag | None = None, files: Sequence[Attachment] | None = None) -> ChatEvents:
         """Send a message with `files`, by default the attached ones; return the events of the answer.
 
         Raises UsageError if the message alone is too long for the context; then nothing is saved.
@@ -132,7 +132,7 @@ class Session(Closable):
 
     def regenerate(
         self, cancel: CancelFlag | None = None, index: int | None = None, *, sample: int | None = None
-    ) -> Events:
+    ) -> ChatEvents:
         """Answer the last message, or the one before turn `index`, again; the previous answer stays a branch.
 
         With a fixed seed this uses the next `sample`, unless one is given. Raises UsageError.
@@ -155,7 +155,7 @@ class Session(Closable):
         chat.show(chat.turns[:index])
         return self._answer(cancel, replaced=replaced, sample=tried if sample is None else sample)
 
-    def go_on(self, cancel: CancelFlag | None = None, *, ends_reasoning: bool = False) -> Events:
+    def go_on(self, cancel: CancelFlag | None = None, *, ends_reasoning: bool = False) -> ChatEvents:
         """Continue the last answer, or end its reasoning and answer then. Raises UsageError."""
         chat = self.chat
         chat.check_idle()
@@ -183,7 +183,7 @@ class Session(Closable):
             chat.settings, chat.model, toolbox.is_on = own
             chat.save_settings()
 
-    def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> Events:
+    def edit(self, index: int, text: str, cancel: CancelFlag | None = None) -> ChatEvents:
         """Change the message of turn `index`; the previous version stays a branch.
 
         A message of the user keeps its files, and is answered. Raises UsageError, for example if the message is too
@@ -218,7 +218,7 @@ class Session(Closable):
 
     def _answer(
         self, cancel: CancelFlag | None, *, begun: Turn | None = None, replaced: Sequence[Turn] = (), sample: int = 0
-    ) -> Events:
+    ) -> ChatEvents:
         """Answer the last turn, or continue the answer `begun`; run the tools that it calls, and answer again.
 
         If the request is refused, or the model generates nothing, the turns `replaced` are restored.
@@ -240,7 +240,7 @@ class Session(Closable):
                 return
             yield from self._one_answer(cancel, None, (), sample)
 
-    def _one_answer(self, cancel: CancelFlag, begun: Turn | None, replaced: Sequence[Turn], sample: int) -> Events:
+    def _one_answer(self, cancel: CancelFlag, begun: Turn | None, replaced: Sequence[Turn], sample: int) -> ChatEvents:
         """Answer the last turn, or continue the answer `begun`, without running tools."""
         chat = self.chat
         try:
@@ -279,7 +279,7 @@ class Session(Closable):
             seed = begun.answer.seed if begun and begun.answer else secrets.randbits(32)
         return Request(seed=seed, sample=sample, lenient=True, **settings.of_answers() | settings.constraints)
 
-    def _stretches(self, engine: Model, request: Request, recording: Recording, cancel: CancelFlag) -> Events:
+    def _stretches(self, engine: Model, request: Request, recording: Recording, cancel: CancelFlag) -> ChatEvents:
         """Yield the events of the answer. Each time it fills the context, drop older messages and continue."""
         chat = self.chat
         self._loops = RepetitionDetector()
@@ -320,9 +320,9 @@ class Session(Closable):
         if turn is not None:
             self.states.answered(chat.id, chat.messages, chat.template)
 
-    def _as_answer(self, request: Request) -> Answer:
+    def _as_answer(self, request: Request) -> AnswerRecord:
         model, draft = self.model.names
-        return Answer(
+        return AnswerRecord(
             model=model,
             draft_model=draft or None,
             finish_reason="generating",

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Added, Notice
 from edgespec.chat.conversation import SHORT, Conversation
+from edgespec.chat.events import Added, Notice
 from edgespec.chat.saving import Recording
 from edgespec.dialects.calls import ToolCall
 from edgespec.history import Turn
 from edgespec.history.data import turn_of
 from edgespec.settings import CONSTRAINTS, Message
-from edgespec.tools.offer import MOST_CALLS, MOST_ROUNDS, NO_TOOLS, Offer, budget
+from edgespec.tools.offer import MOST_CALLS, MOST_ROUNDS, NO_TOOLS, ToolOffer, budget
 from edgespec.tools.results import ToolResult, cut
 from edgespec.tools.toolbox import Calling, Toolbox
 
@@ -56,7 +56,7 @@ class ToolUse:
             self._report(f"answers that a {constraints[0]} constrains cannot call tools")
             return
         self.toolbox.wait(cancel)
-        chat.offer = Offer.of(style, self.toolbox) if self.toolbox.tools else None
+        chat.offer = ToolOffer.of(style, self.toolbox) if self.toolbox.tools else None
 
     def _report(self, reason: str) -> None:
         """Note once why the model gets no tools."""

@@ -10,11 +10,11 @@ from textwrap import indent, shorten
 import click
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Added, Events, Level, Notice
 from edgespec.chat.attachments import Read, described, without_files
 from edgespec.chat.commands import completions, is_command, run_line
-from edgespec.chat.comparing import Comparison
+from edgespec.chat.comparing import AnswerComparison
 from edgespec.chat.controls import Controls
+from edgespec.chat.events import Added, ChatEvents, Level, Notice
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.programs import copy_natively, edited, osc52
 from edgespec.chat.session import AGAINST_LOOPS, Session
@@ -27,7 +27,7 @@ from edgespec.core.stats import Stats
 from edgespec.documents.reader import Said
 from edgespec.errors import EdgespecError, GenerationError, UsageError
 from edgespec.events import PROGRESS
-from edgespec.history import Answer, Turn
+from edgespec.history import AnswerRecord, Turn
 from edgespec.models.names.model_names import short_name
 from edgespec.settings import CONSTRAINTS, LoadSettings
 from edgespec.text.figures import counted
@@ -122,7 +122,7 @@ class Repl:
         else:
             self.output.note(text)
 
-    def answer(self, start: Callable[[CancelFlag], Events]) -> None:
+    def answer(self, start: Callable[[CancelFlag], ChatEvents]) -> None:
         """Show an answer as it streams."""
         cancel = CancelFlag()
         thinking, n_thought, answered = ThinkingStream(), 0, False
@@ -249,7 +249,7 @@ class Repl:
         except click.Abort:
             return False
 
-    def compare(self, comparison: Comparison) -> None:
+    def compare(self, comparison: AnswerComparison) -> None:
         cancel, begun = CancelFlag(), list[int]()
 
         def heard(side: int) -> None:
@@ -379,7 +379,7 @@ class Repl:
                 return None
 
 
-def _end_note(answer: Answer) -> str:
+def _end_note(answer: AnswerRecord) -> str:
     """Return how an incomplete answer ended, and what continues it."""
     hint = "-c gives a larger one" if answer.is_full else "/continue resumes it"
     return f"the answer was {answer.end}; {hint}"

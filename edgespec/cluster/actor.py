@@ -25,7 +25,7 @@ from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ActorReply:
     """The reply to the driver: a value or an error, and new notes of the worker.
 
     Ray would wrap an error that is raised, so it is returned.
@@ -51,7 +51,7 @@ class Survey:
     missing: tuple[str, ...]  #: models that have to be downloaded
 
 
-def survey(settings: LoadSettings) -> Told:
+def survey(settings: LoadSettings) -> ActorReply:
     """Return the properties of this node, or ModelNotFoundError if there is no such model."""
     from edgespec.llama import library
 
@@ -63,10 +63,10 @@ def survey(settings: LoadSettings) -> Told:
             except NotFetchedError:
                 missing.append(spec)
     except EdgespecError as error:
-        return Told(error)
+        return ActorReply(error)
     size_bytes = library.library_path().stat().st_size
     build = f"llama-cpp-python {version('llama-cpp-python')}, {size_bytes:,} bytes, {library.build_flags()}"
-    return Told(Survey(build, library.default_threads(), library.supports_gpu(), tuple(missing)))
+    return ActorReply(Survey(build, library.default_threads(), library.supports_gpu(), tuple(missing)))
 
 
 class Actor:
@@ -84,7 +84,7 @@ class Actor:
     async def ping(self) -> None:
         """Do nothing: a reply shows that the actor runs."""
 
-    async def introduce(self) -> Told:
+    async def introduce(self) -> ActorReply:
         """Load the model, and return what texts depend on, and its description."""
 
         async def introduced() -> tuple[dict[str, Any], ModelInfo]:
@@ -94,13 +94,13 @@ class Actor:
 
         return await self._told(introduced)
 
-    async def check_settings(self, request: Request) -> Told:
+    async def check_settings(self, request: Request) -> ActorReply:
         async def checked() -> None:
             await asyncio.to_thread((await self._ready()).check_settings, request)
 
         return await self._told(checked)
 
-    async def answer(self, request: Request) -> Told:
+    async def answer(self, request: Request) -> ActorReply:
         """Return the events of an answer, or LostError if the model cannot be loaded."""
 
         async def answered() -> list[TokenEvent]:
@@ -122,12 +122,12 @@ class Actor:
         if self._model is not None:
             await asyncio.to_thread(self._model.close)
 
-    async def _told(self, work: Callable[[], Awaitable[Any]]) -> Told:
+    async def _told(self, work: Callable[[], Awaitable[Any]]) -> ActorReply:
         try:
             value = await work()
         except EdgespecError as error:
             value = error
-        return Told(value, tuple(self._model.notes.take()) if self._model else ())
+        return ActorReply(value, tuple(self._model.notes.take()) if self._model else ())
 
     async def _ready(self) -> Fleet:
         """Return the model. Raises EdgespecError."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.cluster.actor import Actor, Survey, Told, survey
+from edgespec.cluster.actor import Actor, ActorReply, Survey, survey
 from edgespec.cluster.library import Ray
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
 from edgespec.llm.fleet import POLL_S, Arrived
@@ -159,7 +159,7 @@ class Nodes(Closable):
             raise UsageError(f"edgespec is not installed on {name}", hint=f"version {here} is needed there") from error
         if there != here:
             raise UsageError(f"{name} has edgespec {there}", why=f"this machine has {here}", hint="install the same")
-        told: Told = self.ray.call(id, survey, self.settings, timeout_s=SURVEY_S)
+        told: ActorReply = self.ray.call(id, survey, self.settings, timeout_s=SURVEY_S)
         found: Survey = told.result()
         if found.missing and not self._may_download:
             raise ModelNotFoundError(
@@ -252,7 +252,7 @@ class NodeMember:
         """Ask for an answer, and pass all its events to `put`."""
         begun: Future[None] = Future()
 
-        def arrived(told: Future[Told]) -> None:
+        def arrived(told: Future[ActorReply]) -> None:
             if begun.cancelled():
                 return
             try:
@@ -285,7 +285,7 @@ class NodeMember:
             why = "its actor has ended" if self._nodes.has(self.node) else "it has left the cluster"
             raise LostError(why) from error
 
-    def _heard(self, told: Told) -> Any:
+    def _heard(self, told: ActorReply) -> Any:
         for note in told.notes:
             self._nodes.note(self.name, note)
         return told.result()

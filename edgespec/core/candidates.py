@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edgespec.core.distribution import Distribution
-from edgespec.core.noise import Stream, gumbel64, hashes
+from edgespec.core.noise import NoiseStream, gumbel64, hashes
 from edgespec.core.sampler import Sampler, log_sum_exp, perturbed_ranking
 from edgespec.core.sampling import Candidates, FloatRow, largest, truncate
 
@@ -48,7 +48,7 @@ def draft_candidates(
         return _likeliest(sampler, adjusted, position, k)
     candidates = sampler.candidates(adjusted, position)
     if draw is not None:
-        return _draws(candidates, sampler.noise_key(position, Stream.DRAFT, draw), k)
+        return _draws(candidates, sampler.noise_key(position, NoiseStream.DRAFT, draw), k)
     ids, scores = perturbed_ranking(candidates, sampler.noise_key(position), k + 1)
     return [DraftCandidate(id, unsure(p)) for id, p in zip(ids[:k], _softmax(scores), strict=False)]
 

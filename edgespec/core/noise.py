@@ -21,7 +21,7 @@ _MASK = (1 << 64) - 1
 _USUAL = 1 << 18  # few vocabularies are larger
 
 
-class Stream(IntEnum):
+class NoiseStream(IntEnum):
     """Independent sources of noise for one position. The numbers never change: a seed would give another text."""
 
     TOKEN = 0
@@ -42,7 +42,9 @@ def uniform(key: tuple[int, int], token: int = 0) -> float:
     return float(_uniforms(hashes(key, np.array([token])))[0])
 
 
-def key(seed: int, sample: int, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
+def key(
+    seed: int, sample: int, position: int, stream: NoiseStream = NoiseStream.TOKEN, step: int = 0
+) -> tuple[int, int]:
     """Return two 32-bit words from all arguments; `position` is the index of the token to sample. Raises ValueError for
     a seed of more than 64 bits."""
     if not 0 <= seed <= _MASK:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from edgespec.core.distribution import Distribution
 from edgespec.core.dry import Breakers, Dry
-from edgespec.core.noise import Stream, gumbel64, hashes, key, least_hash, uniform
+from edgespec.core.noise import NoiseStream, gumbel64, hashes, key, least_hash, uniform
 from edgespec.core.sampling import (
     Candidates,
     FloatRow,
@@ -24,7 +24,7 @@ from edgespec.core.sampling import (
 )
 
 
-class Choice(NamedTuple):
+class SampledToken(NamedTuple):
     """The token at one position."""
 
     id: int
@@ -113,19 +113,19 @@ class Sampler:
         is_free = self.constraint is None and not self.banned  # a constraint may be set in the middle of an answer
         return is_free and self.logprobs is None and settings.takes_peak and settings.only_lowers
 
-    def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
+    def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> SampledToken:
         """Choose the token that follows the prefix `tokens`; `row`, float32[V], holds the logits after this prefix.
 
         Raises ValueError if the row has no finite logit, or a NaN, and NothingAllowedError.
         """
         if self._keeps_new_peak and row.shape == (self.n_vocab,) and (best := peak(row)) not in tokens:
-            return Choice(best)  # without the work of adjusting the row
+            return SampledToken(best)  # without the work of adjusting the row
         adjusted = self._checked(row, tokens)
         if self.settings.takes_peak:
             return self._choice(adjusted, peak(adjusted))
         return self._choice(adjusted, perturbed_best(self.candidates(adjusted, position), self.noise_key(position)))
 
-    def noise_key(self, position: int, stream: Stream = Stream.TOKEN, step: int = 0) -> tuple[int, int]:
+    def noise_key(self, position: int, stream: NoiseStream = NoiseStream.TOKEN, step: int = 0) -> tuple[int, int]:
         """Return the key of the noise of a position (`core.noise.key`)."""
         return key(self.seed, self.sample, self.first + position, stream, step)
 
@@ -133,16 +133,16 @@ class Sampler:
         """Return the distribution of a row after the sampling chain. Raises ValueError like `choose`."""
         return Distribution.of(self.candidates(self._checked(row, tokens), position))
 
-    def draw(self, distribution: Distribution, position: int, stream: Stream, step: int) -> int:
+    def draw(self, distribution: Distribution, position: int, stream: NoiseStream, step: int) -> int:
         """Sample a token from a distribution with the noise of a stream."""
         with np.errstate(divide="ignore"):
             candidates = Candidates(distribution.ids, np.log(distribution.p).astype(np.float32))
         return perturbed_best(candidates, self.noise_key(position, stream, step))
 
-    def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> Choice:
+    def report(self, row: FloatRow, tokens: Sequence[int], token: int) -> SampledToken:
         """Return a token that another rule chose, with the requested log probabilities."""
         if self.logprobs is None:
-            return Choice(token)
+            return SampledToken(token)
         return self._choice(self._checked(row, tokens), token)
 
     def adjusted(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
@@ -163,7 +163,7 @@ class Sampler:
         """Return the outcome of XTC's chance at a position. Target and drafters get the same outcome, which depends on
         nothing that was drafted: given the outcomes, every verification rule keeps the target's distribution."""
         settings = self.settings
-        return settings.uses_xtc and uniform(self.noise_key(position, Stream.EXCLUDE)) < settings.xtc_probability
+        return settings.uses_xtc and uniform(self.noise_key(position, NoiseStream.EXCLUDE)) < settings.xtc_probability
 
     def _checked(self, row: FloatRow, tokens: Sequence[int]) -> FloatRow:
         if row.shape != (self.n_vocab,):
@@ -173,9 +173,9 @@ class Sampler:
             raise NothingAllowedError(f"no token may follow: {' and '.join(self._forbidding)} forbid all of them")
         return adjusted
 
-    def _choice(self, adjusted: FloatRow, token: int) -> Choice:
+    def _choice(self, adjusted: FloatRow, token: int) -> SampledToken:
         """Add log probabilities: of the softmax after bias, penalties and mask, before truncation and temperature."""
-        return Choice(token) if self.logprobs is None else with_logprobs(adjusted, token, self.logprobs)
+        return SampledToken(token) if self.logprobs is None else with_logprobs(adjusted, token, self.logprobs)
 
 
 class ReferenceSampler(Sampler):
@@ -188,14 +188,14 @@ class ReferenceSampler(Sampler):
         vars(self).update(vars(sampler))
         self._start, self._reference = start, tuple(reference)
 
-    def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> Choice:
+    def choose(self, row: FloatRow, tokens: Sequence[int], position: int) -> SampledToken:
         """Return the reference's token at `position`."""
         chosen = super().choose(row, tokens, position)
         at = position - self._start
         return chosen._replace(id=self._reference[at]) if at < len(self._reference) else chosen
 
 
-def with_logprobs(row: FloatRow, token: int, n: int) -> Choice:
+def with_logprobs(row: FloatRow, token: int, n: int) -> SampledToken:
     """Return a token with its log probability in the softmax of a row, and the `n` most likely ones.
 
     Raises ValueError if the row has no finite logit, or a NaN.
@@ -203,10 +203,12 @@ def with_logprobs(row: FloatRow, token: int, n: int) -> Choice:
     normalizer = log_sum_exp(row)
     top = largest(row, n) if n else np.empty(0, np.intp)
     top = top[np.argsort(-row[top], kind="stable")]
-    return Choice(token, float(row[token]) - normalizer, tuple((int(id), float(row[id]) - normalizer) for id in top))
+    return SampledToken(
+        token, float(row[token]) - normalizer, tuple((int(id), float(row[id]) - normalizer) for id in top)
+    )
 
 
-def of_prompt(row: FloatRow, token: int, n: int) -> Choice:
+def of_prompt(row: FloatRow, token: int, n: int) -> SampledToken:
     """Return a token of a prompt with what the model predicted there, as `with_logprobs`, and its rank."""
     return with_logprobs(row, token, n)._replace(rank=int(np.count_nonzero(row > row[token])) + 1)
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.noise import Stream, uniform
-from edgespec.core.sampler import Choice, NothingAllowedError, Sampler
+from edgespec.core.noise import NoiseStream, uniform
+from edgespec.core.sampler import NothingAllowedError, SampledToken, Sampler
 
 VerifyRule = Literal["coupled", "rejection", "block"]
 RowOf = Callable[[int], NDArray[np.float32]]
@@ -31,7 +31,7 @@ class VerifyResult(NamedTuple):
     #: accepted nodes, root first
     path: list[int]
     #: the tokens to emit: those of `path`, and one sampled from the target unless the path ends with an end token
-    choices: list[Choice]
+    choices: list[SampledToken]
 
 
 class AcceptanceTest(Protocol):
@@ -177,7 +177,7 @@ def coupled(
     plain decoding with the same seed, for every draft (Daliri et al., 2408.07978).
     """
     path: list[int] = []
-    choices: list[Choice] = []
+    choices: list[SampledToken] = []
     while True:
         node = path[-1] if path else -1
         choice = sampler.choose(row_of(node), _prefix(sampler, tokens, draft, path), len(tokens) + len(path))
@@ -210,13 +210,13 @@ class NoiseTest:
         return self.sampler.distribution(row, self._prefix(path), len(self.tokens) + len(path))
 
     def accepts(self, probability: float, depth: int, token: int) -> bool:
-        noise_key = self.sampler.noise_key(len(self.tokens) + depth, Stream.ACCEPT, self.step)
+        noise_key = self.sampler.noise_key(len(self.tokens) + depth, NoiseStream.ACCEPT, self.step)
         return uniform(noise_key, token) < probability
 
     def draw(self, distribution: Distribution, depth: int) -> int:
-        return self.sampler.draw(distribution, len(self.tokens) + depth, Stream.RESIDUAL, self.step)
+        return self.sampler.draw(distribution, len(self.tokens) + depth, NoiseStream.RESIDUAL, self.step)
 
-    def report(self, path: list[int], token: int) -> Choice:
+    def report(self, path: list[int], token: int) -> SampledToken:
         """Return the token after `path`, with the requested log probabilities."""
         return self.sampler.report(self.row_of(path[-1] if path else -1), self._prefix(path), token)
 

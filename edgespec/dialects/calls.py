@@ -63,10 +63,10 @@ class CutCall(AnyCall):
     text: str = ""
 
 
-Part = tuple[Literal["thinking", "answer"], str] | CallPiece | ToolCall | CutCall
+AnswerPart = tuple[Literal["thinking", "answer"], str] | CallPiece | ToolCall | CutCall
 """A part of an answer: reasoning, content, or a call: its pieces, followed by the whole."""
 
-Reader = Callable[[Source, Schemas], Steps[None]]
+CallReader = Callable[[Source, Schemas], Steps[None]]
 """Reads the calls at the beginning of a text."""
 
 
@@ -82,7 +82,7 @@ class Format:
     """
 
     marks: tuple[str, ...]
-    read: Reader
+    read: CallReader
     bare: bool = False
     short_ids: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from edgespec.dialects.calls import Format, Reader, Schemas
+from edgespec.dialects.calls import CallReader, Format, Schemas
 from edgespec.dialects.dialect import HERMES, Calls
 from edgespec.dialects.literals import gemma_members, python_call
 from edgespec.dialects.objects import known_name, members, object_calls
@@ -181,7 +181,7 @@ class _Gemma(_Form):
 class _Either(_Form):
     """Calls in one of two forms."""
 
-    def __init__(self, one: Reader, other: Reader) -> None:
+    def __init__(self, one: CallReader, other: CallReader) -> None:
         self._forms = (one, other)
 
     def __call__(self, source: Source, schemas: Schemas) -> Steps[None]:

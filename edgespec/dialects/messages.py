@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 
-from edgespec.dialects.calls import AnyCall, Format, Part, Schemas, ToolParser
+from edgespec.dialects.calls import AnswerPart, AnyCall, Format, Schemas, ToolParser
 from edgespec.dialects.dialect import Dialect, Kind
 from edgespec.dialects.forms import Arguments, format_of
 from edgespec.dialects.source import begun
@@ -24,17 +24,17 @@ class PartsReader(ABC):
         """True while the text is reasoning."""
         return self._kind == "thinking"
 
-    def push(self, text: str) -> list[Part]:
+    def push(self, text: str) -> list[AnswerPart]:
         """Take more of the answer. Return the parts that are certain by now."""
         self._held += text
         return [*self._parts(is_over=False)]
 
-    def end(self) -> list[Part]:
+    def end(self) -> list[AnswerPart]:
         """Return the rest at the end of the answer. Nothing in an answer is an error."""
         return [*self._parts(is_over=True)]
 
     @abstractmethod
-    def _parts(self, *, is_over: bool) -> Iterator[Part]: ...
+    def _parts(self, *, is_over: bool) -> Iterator[AnswerPart]: ...
 
 
 class MessagesReader(PartsReader):
@@ -50,7 +50,7 @@ class MessagesReader(PartsReader):
         if begun is not None:
             self.push(begun.rpartition(self._form.start)[2])
 
-    def _parts(self, *, is_over: bool) -> Iterator[Part]:
+    def _parts(self, *, is_over: bool) -> Iterator[AnswerPart]:
         while True:
             if self._kind is None:
                 header, mark, rest = self._held.partition(self._form.header_end)
@@ -91,7 +91,7 @@ class MessagesReader(PartsReader):
             format = format_of(calls)
         return ToolParser(format, self._schemas, self._most, self._n_calls)
 
-    def _of(self, parts: Iterable[Part | str]) -> Iterator[Part]:
+    def _of(self, parts: Iterable[AnswerPart | str]) -> Iterator[AnswerPart]:
         """Yield the calls of a message, without a text around them."""
         for part in parts:
             if isinstance(part, AnyCall):

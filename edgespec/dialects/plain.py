@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from edgespec.dialects.calls import AnyCall, CallPiece, Part, Schemas, ToolCall
+from edgespec.dialects.calls import AnswerPart, AnyCall, CallPiece, Schemas, ToolCall
 from edgespec.dialects.dialect import HERMES, THINK, Dialect
 from edgespec.dialects.reader import reader
 
@@ -55,7 +55,7 @@ class PlainText:
         rest = self._written(self._reader.end())
         return rest + (self._closed() if not is_inside else "")
 
-    def _written(self, parts: Iterable[Part]) -> str:
+    def _written(self, parts: Iterable[AnswerPart]) -> str:
         text = ""
         for part in parts:
             if isinstance(part, CallPiece):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from edgespec.dialects.calls import Part, Schemas, ToolParser
+from edgespec.dialects.calls import AnswerPart, Schemas, ToolParser
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.forms import format_of, or_bare
 from edgespec.dialects.messages import MessagesReader, PartsReader
@@ -57,7 +57,7 @@ class AnswerReader(PartsReader):
         self._held = opened.lstrip("\n") if opened else ""
         self._is_new = is_open
 
-    def _parts(self, *, is_over: bool) -> Iterator[Part]:
+    def _parts(self, *, is_over: bool) -> Iterator[AnswerPart]:
         if self._kind is None:
             start = self._held.lstrip()
             if (self._open.startswith(start) or self._close.startswith(start)) and not is_over and start != self._close:
@@ -72,7 +72,7 @@ class AnswerReader(PartsReader):
         if self._kind == "answer":
             yield from self._said(is_over=is_over)
 
-    def _thought(self, *, is_over: bool) -> Iterator[Part]:
+    def _thought(self, *, is_over: bool) -> Iterator[AnswerPart]:
         text = self._held.lstrip("\n") if self._is_new else self._held
         marks = [(place, mark) for mark in (self._close, *self._begins) if (place := text.find(mark)) >= 0]
         place, mark = min(marks, default=(len(text), ""))
@@ -91,7 +91,7 @@ class AnswerReader(PartsReader):
         elif is_over:
             self._held = ""
 
-    def _said(self, *, is_over: bool) -> Iterator[Part]:
+    def _said(self, *, is_over: bool) -> Iterator[AnswerPart]:
         text = self._held.lstrip("\n") if self._is_new else self._held
         for mark in self._drops:
             text = text.replace(mark, "")

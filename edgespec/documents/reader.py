@@ -76,12 +76,12 @@ def from_text(name: str, data: bytes, kind: str = "", span: Span | None = None) 
 
 
 @cache
-def reader() -> Reader:
+def reader() -> DocumentReader:
     """Return the reader of this process."""
-    return Reader()
+    return DocumentReader()
 
 
-class Reader(Closable):
+class DocumentReader(Closable):
     """Reads documents in a child process, one at a time. Several threads may call `read`."""
 
     def __init__(self, *, page_s: float = PAGE_S, memory_bytes: int = MEMORY_BYTES) -> None:

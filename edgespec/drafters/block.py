@@ -14,7 +14,7 @@ import numpy as np
 from edgespec.core.batch import Batch
 from edgespec.drafters.base import DraftContext
 from edgespec.drafters.decoding import BlockDecodingContext, DraftBlock, OnePassContext
-from edgespec.drafters.model import Growth, Slot
+from edgespec.drafters.model import DraftSlot, Growth
 from edgespec.drafters.states import StatesDrafter
 
 UNLIKELY = 0.02  # nodes with a smaller path probability get children only if the policy wants them anyway
@@ -52,7 +52,7 @@ class BlockDrafter(InOnePass):
 
     context: BlockDecodingContext
 
-    def _decode_committed(self, parts: list[tuple[Slot, list[int]]], *, wanted: bool) -> list[int]:
+    def _decode_committed(self, parts: list[tuple[DraftSlot, list[int]]], *, wanted: bool) -> list[int]:
         """Read the target's states of these tokens. If drafts are wanted, the last token of each text begins a block;
         returns the indices of the blocks."""
         batch, features = Batch.empty(), []
@@ -70,7 +70,7 @@ class BlockDrafter(InOnePass):
             self._blocks = self.context.draft(lasts, self._length([slot for slot, _ in parts]))
         return [*range(len(parts))]
 
-    def _length(self, slots: Sequence[Slot]) -> int:
+    def _length(self, slots: Sequence[DraftSlot]) -> int:
         """Return how many tokens to draft for each of these texts, whose blocks share a pass and have equal lengths."""
         wanted = max(slot.grown.tree.budget.tokens for slot in slots if slot.grown)
         room = self.context.n_ctx - 1 - max(len(slot.held) for slot in slots)

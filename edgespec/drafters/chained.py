@@ -19,7 +19,7 @@ from edgespec.core.prefix import common_prefix
 from edgespec.drafters.base import DraftContext
 from edgespec.drafters.decoding import HeadDecodingContext
 from edgespec.drafters.head import HeadDrafter
-from edgespec.drafters.model import Growth, Slot
+from edgespec.drafters.model import DraftSlot, Growth
 from edgespec.drafters.tree import ROOT, Tree
 
 EXPLORED = 8  # one draft of so many is made in the way that is accepted less
@@ -187,7 +187,7 @@ class ChainedDrafter(HeadDrafter):
                 self.context.truncate(self._cells(block, slot), kept)
                 del held[slot][kept:]
 
-    def _take(self, slot: Slot, n: int) -> NDArray[np.float32]:
+    def _take(self, slot: DraftSlot, n: int) -> NDArray[np.float32]:
         """Return the states of the next tokens of a slot; those that a block has not read stay."""
         features, start = self._features[slot.number], len(slot.held)
         rows = features.rows(start, n)

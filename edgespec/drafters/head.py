@@ -18,7 +18,7 @@ from edgespec.core.features import FINAL_STATE
 from edgespec.core.sampling import FloatRow
 from edgespec.drafters.base import DraftContext
 from edgespec.drafters.decoding import HeadDecodingContext
-from edgespec.drafters.model import Growth, Slot
+from edgespec.drafters.model import DraftSlot, Growth
 from edgespec.drafters.states import StatesDrafter
 from edgespec.drafters.successors import Successors
 from edgespec.drafters.tree import ROOT
@@ -54,7 +54,7 @@ class HeadDrafter(StatesDrafter):
         """Return the tokens as they are in the cells: all but the first."""
         return sequence.tokens[1:]
 
-    def _decode_committed(self, parts: list[tuple[Slot, list[int]]], *, wanted: bool) -> list[int]:
+    def _decode_committed(self, parts: list[tuple[DraftSlot, list[int]]], *, wanted: bool) -> list[int]:
         batch, last = Batch.empty(), []
         features = []
         for slot, tokens in parts:
@@ -66,7 +66,7 @@ class HeadDrafter(StatesDrafter):
             slot.held += tokens
         return last
 
-    def _take(self, slot: Slot, n: int) -> FloatRow:
+    def _take(self, slot: DraftSlot, n: int) -> FloatRow:
         """Return the target's states of the next n tokens of a slot, float32[n, F]."""
         return self._features[slot.number].take(len(slot.held), n)
 

@@ -25,7 +25,7 @@ from edgespec.drafters.tree import ROOT, Tree
 
 
 @dataclass(slots=True)
-class Slot:
+class DraftSlot:
     """A slot's part of the draft's cache.
 
     `held` is a prefix of the sequence's tokens; `paths` are the paths drafted last after it, by the sequence id that
@@ -91,7 +91,7 @@ class Growth:
     """A tree that grows; `ids` is the sequence id that holds each decoded node's path."""
 
     sequence: DraftContext
-    slot: Slot
+    slot: DraftSlot
     tree: Tree
     ids: dict[int, int] = field(default_factory=dict)
     states: dict[int, NDArray[np.float32]] = field(default_factory=dict)  # of a draft head: the state of each node
@@ -112,7 +112,7 @@ class ModelDrafter(GrowingDrafter):
         super().__init__()
         self.context, self.width, self.name, self.translation = context, width, name, translation
         self.fingerprint = context.fingerprint
-        self._slots = [Slot(number) for number in range(context.sequences)]
+        self._slots = [DraftSlot(number) for number in range(context.sequences)]
 
     def begin(self, sequence: DraftContext) -> None:
         super().begin(sequence)
@@ -147,7 +147,7 @@ class ModelDrafter(GrowingDrafter):
         for slot in self._slots:
             self.context.release(slot.branches)
             self.context.forget(slot.number)
-        self._slots = [Slot(number) for number in range(self.context.sequences)]
+        self._slots = [DraftSlot(number) for number in range(self.context.sequences)]
 
     def _growth(self, sequence: DraftContext, budget: Budget) -> Growth:
         return Growth(sequence, self._slots[sequence.slot], Tree(budget))
@@ -214,7 +214,7 @@ class ModelDrafter(GrowingDrafter):
         del slot.held[agreed:]
         slot.paths, slot.grown = {slot.number: []}, growth
 
-    def _restart(self, slot: Slot, text: list[int]) -> int:
+    def _restart(self, slot: DraftSlot, text: list[int]) -> int:
         """Cut the slot's cells to the prefix in common with another sequence, or with the same one after a failed step;
         returns its length."""
         decoded = slot.held + slot.paths.get(slot.number, [])
@@ -223,7 +223,7 @@ class ModelDrafter(GrowingDrafter):
             self.context.truncate(slot.number, agreed)
         return agreed
 
-    def _follow(self, slot: Slot, text: list[int]) -> int:
+    def _follow(self, slot: DraftSlot, text: list[int]) -> int:
         """Move the drafted path that the sequence took into the slot; returns the number of tokens there."""
         became, n_held = text[len(slot.held) : -1], len(slot.held)
         agreed = {id: common_prefix(path, became) for id, path in slot.paths.items()}
@@ -234,7 +234,7 @@ class ModelDrafter(GrowingDrafter):
             self.context.truncate(own, n_held + agreed[own])
         return n_held + agreed[best]
 
-    def _drop_paths(self, slot: Slot) -> None:
+    def _drop_paths(self, slot: DraftSlot) -> None:
         self.context.release(slot.branches)
         slot.paths = {slot.number: []}
         self.context.truncate(slot.number, len(slot.held))
@@ -256,7 +256,7 @@ class ModelDrafter(GrowingDrafter):
             for growth, row in zip(growing, rows, strict=True):
                 self._add(growth, ROOT, row)
 
-    def _decode_committed(self, parts: list[tuple[Slot, list[int]]], *, wanted: bool) -> list[int]:
+    def _decode_committed(self, parts: list[tuple[DraftSlot, list[int]]], *, wanted: bool) -> list[int]:
         """Add tokens to the slots; returns the batch index of each slot's last token."""
         batch, last = Batch.empty(), []
         for slot, tokens in parts:

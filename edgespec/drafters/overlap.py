@@ -17,7 +17,7 @@ from time import perf_counter
 
 from edgespec.core.distribution import Distribution
 from edgespec.core.draft import Draft
-from edgespec.core.noise import Stream
+from edgespec.core.noise import NoiseStream
 from edgespec.core.sampler import Sampler
 from edgespec.drafters.base import Budget, DraftContext
 from edgespec.drafters.decoding import DecodingContext
@@ -180,4 +180,4 @@ class OverlappedDrafter(ModelDrafter):
         tokens = assumed.tokens if sampler.reads_prefix else []
         adjusted = sampler.adjusted(self._row(growth, ROOT, -1)[: sampler.n_vocab], tokens)
         distribution = Distribution.of(sampler.candidates(adjusted, len(assumed.tokens)))
-        return sampler.draw(distribution, len(assumed.tokens), Stream.RESIDUAL, assumed.round)
+        return sampler.draw(distribution, len(assumed.tokens), NoiseStream.RESIDUAL, assumed.round)

@@ -13,7 +13,7 @@ from edgespec.core.batch import Batch
 from edgespec.drafters.base import DraftContext
 from edgespec.drafters.block import InOnePass
 from edgespec.drafters.decoding import ParallelDecodingContext
-from edgespec.drafters.model import Slot
+from edgespec.drafters.model import DraftSlot
 
 
 class ParallelDrafter(InOnePass):
@@ -25,7 +25,7 @@ class ParallelDrafter(InOnePass):
         """Return the tokens as they are in the cells: all but the first."""
         return sequence.tokens[1:]
 
-    def _decode_committed(self, parts: list[tuple[Slot, list[int]]], *, wanted: bool) -> list[int]:
+    def _decode_committed(self, parts: list[tuple[DraftSlot, list[int]]], *, wanted: bool) -> list[int]:
         """Read tokens with the target's states. If drafts are wanted, a block begins with the last token of each text;
         returns the indices of the blocks."""
         most = max(1, self.context.n_batch // len(parts))
@@ -47,5 +47,5 @@ class ParallelDrafter(InOnePass):
             slot.held += tokens
         return [*range(len(parts))]
 
-    def _wanted(self, slot: Slot) -> int:
+    def _wanted(self, slot: DraftSlot) -> int:
         return slot.grown.tree.budget.tokens if slot.grown else 1

@@ -13,7 +13,7 @@ from time import perf_counter
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.policy.policy import DraftPolicy
-from edgespec.core.sampler import Choice, NothingAllowedError, Sampler, of_prompt
+from edgespec.core.sampler import NothingAllowedError, SampledToken, Sampler, of_prompt
 from edgespec.core.verify import VerifyResult, VerifyRule, verify
 from edgespec.drafters.base import Drafter
 from edgespec.engine.scheduler import Scheduler
@@ -135,7 +135,7 @@ class Engine:
         prompt has none."""
         sequence = part.sequence
         start, wanted = sequence.n_decoded - part.n_pending, sequence.prompt_logprobs or 0
-        choices = [] if start else [Choice(sequence.tokens[0])]
+        choices = [] if start else [SampledToken(sequence.tokens[0])]
         try:
             for index, token in enumerate(sequence.prompt[start + 1 : sequence.n_decoded + 1]):
                 choices.append(of_prompt(self.context.logits(part.start + index), token, wanted))

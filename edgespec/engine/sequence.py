@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from edgespec.cancel import CancelFlag
 from edgespec.core.draft import Draft
 from edgespec.core.policy.policy import DraftPolicy, ProposalContext
-from edgespec.core.sampler import Choice, Sampler
+from edgespec.core.sampler import SampledToken, Sampler
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyResult, VerifyRule
@@ -187,6 +187,6 @@ class StepOutput(NamedTuple):
     the prompt, with what the model predicted there."""
 
     sequence: Sequence
-    choices: list[Choice]
+    choices: list[SampledToken]
     sources: Seq[str] = ()
     is_prompt: bool = False

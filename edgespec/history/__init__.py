@@ -24,13 +24,13 @@ from edgespec.closable import Closable
 from edgespec.files.paths import data_dir
 from edgespec.history import rows
 from edgespec.history.data import (
-    Answer,
+    AnswerRecord,
     Branch,
     ChatInfo,
     Hit,
     Order,
-    Piece,
     StoreError,
+    TokenRecord,
     Turn,
     UnknownChatError,
     UnwritableError,
@@ -48,13 +48,13 @@ from edgespec.history.search import excerpt, folded_words, holds, matches
 from edgespec.text.thinking import without_thinking
 
 __all__ = [
-    "Answer",
+    "AnswerRecord",
     "Branch",
     "ChatInfo",
     "Hit",
-    "Piece",
     "Store",
     "StoreError",
+    "TokenRecord",
     "Turn",
     "UnknownChatError",
     "UnwritableError",
@@ -227,8 +227,8 @@ class Store(Closable):
         parent: str | None,
         role: str,
         content: str,
-        answer: Answer | None = None,
-        pieces: Sequence[Piece] = (),
+        answer: AnswerRecord | None = None,
+        pieces: Sequence[TokenRecord] = (),
         created_s: float | None = None,
     ) -> Turn:
         """Add a message after `parent`, a message of this chat; it becomes the chat's head."""
@@ -247,7 +247,7 @@ class Store(Closable):
             parent = turn.key
 
     @_writes
-    def begin(self, db: sqlite3.Connection, chat: str, parent: str | None, answer: Answer) -> str:
+    def begin(self, db: sqlite3.Connection, chat: str, parent: str | None, answer: AnswerRecord) -> str:
         """Begin to save an answer to `parent` while it is generated; return the id of its row."""
         number = rows.chat_number(db, chat)
         above = None if parent is None else rows.member_number(db, number, parent)
@@ -257,7 +257,7 @@ class Store(Closable):
         return row
 
     @_writes
-    def grow(self, db: sqlite3.Connection, row: str, content: str, pieces: Sequence[Piece]) -> None:
+    def grow(self, db: sqlite3.Connection, row: str, content: str, pieces: Sequence[TokenRecord]) -> None:
         """Save the part of an answer that has been generated so far, without its ids: they may be ahead of the text."""
         db.execute(
             "UPDATE making SET grown_s = ?, content = ?, pieces = ? WHERE id = ?",
@@ -272,8 +272,8 @@ class Store(Closable):
         chat: str,
         parent: str | None,
         content: str,
-        answer: Answer,
-        pieces: Sequence[Piece] = (),
+        answer: AnswerRecord,
+        pieces: Sequence[TokenRecord] = (),
     ) -> Turn:
         """Replace the row of an answer by a message, which becomes the chat's head."""
         db.execute("DELETE FROM making WHERE id = ?", (row,))
@@ -286,7 +286,7 @@ class Store(Closable):
         db.execute("DELETE FROM making WHERE id = ?", (row,))
 
     @_reads
-    def pieces(self, db: sqlite3.Connection, key: str) -> list[Piece]:
+    def pieces(self, db: sqlite3.Connection, key: str) -> list[TokenRecord]:
         """Return the tokens of an answer as they were shown; none if they are unknown."""
         query = "SELECT pieces FROM answer JOIN message ON message = number WHERE key = ?"
         return [piece for (packed,) in db.execute(query, (key,)) for piece in unpack_pieces(packed)]

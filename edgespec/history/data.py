@@ -49,7 +49,7 @@ class UnknownChatError(StoreError, UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TokenRecord:
     """One token of an answer as it was shown: `text` is "" while bytes are held back, `source` the drafter that
     proposed it or "" for the target itself, `round` the number of the target pass of this answer."""
 
@@ -60,7 +60,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerRecord:
     """The settings and statistics with which an assistant's message was generated, as plain JSON.
 
     Attributes:
@@ -104,7 +104,7 @@ class Turn:
     role: str
     content: str
     created_s: float
-    answer: Answer | None = None
+    answer: AnswerRecord | None = None
 
     @property
     def said(self) -> str:
@@ -154,7 +154,12 @@ class Branch:
 
 
 def turn_of(
-    chat: str, parent: str | None, role: str, content: str, answer: Answer | None = None, created_s: float | None = None
+    chat: str,
+    parent: str | None,
+    role: str,
+    content: str,
+    answer: AnswerRecord | None = None,
+    created_s: float | None = None,
 ) -> Turn:
     """Return a message in the form in which it is stored, created now unless a time is given."""
     role, content = valid_text(role), valid_text(content)
@@ -174,30 +179,34 @@ def first_line(text: str, length: int = 60) -> str:
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
-def pack_answer(answer: Answer) -> tuple[str, bytes]:
+def pack_answer(answer: AnswerRecord) -> tuple[str, bytes]:
     """Return `about` and `ids` of a row."""
     about = asdict(answer)
     ids = about.pop("ids")
     return json.dumps(about), struct.pack(f"<{len(ids)}I", *ids)  # uint32, little end first
 
 
-def unpack_answer(about: str, ids: bytes) -> Answer:
+def unpack_answer(about: str, ids: bytes) -> AnswerRecord:
     """Return the answer of a row, without damaged parts."""
     known, n_ids = unpack_object(about), len(ids) // 4
-    values = {item.name: known[item.name] for item in fields(Answer) if item.name in known}
-    return Answer(**values | {"ids": struct.unpack_from(f"<{n_ids}I", ids)})
+    values = {item.name: known[item.name] for item in fields(AnswerRecord) if item.name in known}
+    return AnswerRecord(**values | {"ids": struct.unpack_from(f"<{n_ids}I", ids)})
 
 
-def pack_pieces(pieces: Sequence[Piece]) -> bytes:
+def pack_pieces(pieces: Sequence[TokenRecord]) -> bytes:
     """Return the pieces of an answer for its row: column by column, which compresses best."""
     columns = [[getattr(piece, name) for piece in pieces] for name in ("id", "text", "source", "round")]
     return zlib.compress(json.dumps(columns, separators=(",", ":")).encode()) if pieces else b""
 
 
-def unpack_pieces(packed: bytes) -> list[Piece]:
+def unpack_pieces(packed: bytes) -> list[TokenRecord]:
     """Return the pieces of a row; none if the row is damaged."""
     try:
-        return [Piece(*values) for values in zip(*json.loads(zlib.decompress(packed)), strict=True)] if packed else []
+        return (
+            [TokenRecord(*values) for values in zip(*json.loads(zlib.decompress(packed)), strict=True)]
+            if packed
+            else []
+        )
     except (zlib.error, ValueError, TypeError):
         return []
 

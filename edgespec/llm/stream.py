@@ -48,7 +48,7 @@ class Loop(ABC):
         self._leader: int | None = None
         self._is_settled = True
         self.is_closed = False
-        self._reader: Reader | None = None
+        self._reader: StreamReader | None = None
 
     def closed_error(self) -> EdgespecError:
         """Return the error for requests to a closed model, and for answers that were open when it was closed."""
@@ -59,10 +59,10 @@ class Loop(ABC):
         if self.is_closed:
             raise self.closed_error()
 
-    def reader(self) -> Reader:
+    def reader(self) -> StreamReader:
         """Return the reader of streams for the running event loop of asyncio."""
         if self._reader is None or self._reader.event_loop is not asyncio.get_running_loop():
-            self._reader = Reader(self)
+            self._reader = StreamReader(self)
         return self._reader
 
     @abstractmethod
@@ -285,7 +285,7 @@ def _events_of(stream: Stream) -> Iterator[TokenEvent]:
 # --- asyncio ----------------------------------------------------------------------------------------------------------
 
 
-class Reader:
+class StreamReader:
     """Takes turns of a loop for the coroutines of one event loop, in a thread that runs while an answer is open.
 
     A stream whose coroutine takes no events is closed: its slot is of more use to others.
@@ -346,7 +346,7 @@ class Reader:
 class AsyncEvents:
     """The events of a stream for one coroutine. Raises EdgespecError if one of the answers fails."""
 
-    def __init__(self, reader: Reader, stream: Stream) -> None:
+    def __init__(self, reader: StreamReader, stream: Stream) -> None:
         self.stream, self._reader = stream, reader
         self._arrival = asyncio.Event()
         self._n_noticed = 0

@@ -43,7 +43,6 @@ class RemoteModel(Model):
     sent with each request if they differ from the defaults.
 
     Attributes:
-        models: the names of all models of the server.
         texts_depend_on: the settings and properties of the model that texts depend on.
         is_own: the server is edgespec's, and knows all fields of a request.
     """

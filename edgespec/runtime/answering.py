@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.infill import Infill
-from edgespec.core.sampler import Choice, Constraint, ReferenceSampler, Sampler
+from edgespec.core.sampler import Constraint, ReferenceSampler, SampledToken, Sampler
 from edgespec.dialects.plain import PlainText
 from edgespec.engine.sequence import Reuse, Sequence, StepOutput
 from edgespec.errors import EdgespecError, UsageError, for_users
-from edgespec.events import CONTEXT_FULL, Part, Progress, TokenEvent
+from edgespec.events import CONTEXT_FULL, Progress, TokenEvent, TokenPart
 from edgespec.llama.model import LlamaModel
 from edgespec.llm.stream import Loop, Stream
 from edgespec.runtime.answer_form import AnswerForm
@@ -117,7 +117,7 @@ class _Running:
                 return
 
     @staticmethod
-    def _scored(choice: Choice, part: Part) -> TokenEvent:
+    def _scored(choice: SampledToken, part: TokenPart) -> TokenEvent:
         return TokenEvent(
             choice.id, "", logprob=choice.logprob, top_logprobs=choice.top_logprobs, part=part, rank=choice.rank
         )

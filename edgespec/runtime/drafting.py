@@ -57,7 +57,7 @@ from edgespec.llama.eagle_graph import HeadWeights
 from edgespec.llama.graph import Processor, Product
 from edgespec.llama.head_context import HeadContext, TrimmedOutput
 from edgespec.llama.model import LlamaModel
-from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.estimate import MemoryPlan
 from edgespec.models.names.source import HEADS as BUNDLED_HEADS
 from edgespec.models.pair.check import overlap_of, vocabulary_difference
 from edgespec.runtime.planning import LoadPlan, open_model
@@ -194,7 +194,7 @@ class _Opener:
     stack: ExitStack
     progress: Callable[[float], None]
 
-    def draft(self, plan: Plan) -> tuple[LlamaModel | None, WithContext]:
+    def draft(self, plan: MemoryPlan) -> tuple[LlamaModel | None, WithContext]:
         """Open a draft model or a head. Nothing stays open after an error."""
         with ExitStack() as opened:
             model = None
@@ -207,7 +207,7 @@ class _Opener:
             self.stack.push(opened.pop_all())
         return model, drafter
 
-    def block(self, plan: Plan, written: Callable[[], NDArray[np.int64]]) -> WithContext:
+    def block(self, plan: MemoryPlan, written: Callable[[], NDArray[np.int64]]) -> WithContext:
         """Open a context for the target's MTP block. `written` returns how often the target wrote each token."""
         settings = self.settings
         plan = replace(
@@ -222,10 +222,10 @@ class _Opener:
             return ChainedDrafter(context, self._width(plan), MTP), context
         return HeadDrafter(context, self._width(plan), MTP, None), context
 
-    def _width(self, plan: Plan) -> int:
+    def _width(self, plan: MemoryPlan) -> int:
         return self.leaves if plan.branches else 1
 
-    def _parallel(self, plan: Plan) -> WithContext:
+    def _parallel(self, plan: MemoryPlan) -> WithContext:
         """Open a P-EAGLE head, whose context is on the CPU."""
         weights = HeadWeights(plan.header, self.target.model)
         if self.settings.cache_type_k_draft or self.settings.cache_type_v_draft:
@@ -233,7 +233,7 @@ class _Opener:
         context = ParallelContext(weights, self.target, replace(plan, cache_type_k="f16", cache_type_v="f16"))
         return ParallelDrafter(context, self._width(plan), kind_of_head(plan.header), None), context
 
-    def _head(self, model: LlamaModel, plan: Plan) -> WithContext:
+    def _head(self, model: LlamaModel, plan: MemoryPlan) -> WithContext:
         kind, width = kind_of_head(model.header), self._width(plan)
         accepted = model.header.numbers("edgespec.head.acceptance")  # in heads made by 'draft train'
         is_weak = bool(len(accepted)) and accepted[0] < WEAK
@@ -247,7 +247,7 @@ class _Opener:
         context = head_context(model, self.target, plan)
         return HeadDrafter(context, width, kind, successors), context
 
-    def _model(self, draft: LlamaModel, plan: Plan) -> WithContext:
+    def _model(self, draft: LlamaModel, plan: MemoryPlan) -> WithContext:
         settings, target, note = self.settings, self.target, self.note
         translation = translation_of(target.model, draft, note)
         if not draft.can_roll_back:

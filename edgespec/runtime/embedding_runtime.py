@@ -24,7 +24,7 @@ from edgespec.llama.workers import parse_addresses
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.model import Model
 from edgespec.llm.notes import Notes
-from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.estimate import MemoryPlan
 from edgespec.models.memory.fit import usual_context
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.answering import attempted
@@ -143,14 +143,14 @@ class EmbeddingRuntime(Model):
         self.model.close()
 
 
-def pooled_plan(header: Header, settings: LoadSettings) -> Plan:
+def pooled_plan(header: Header, settings: LoadSettings) -> MemoryPlan:
     """Return the plan of a context for texts.
 
     No text may be longer than the context that the model was trained for: some models have a vector for each position.
     """
     n_ctx = min(settings.ctx_size or usual_context(header), header.number("context_length"))
     n_batch = n_ctx if reads_whole(header) else PIECE
-    return Plan(
+    return MemoryPlan(
         header,
         n_ctx=n_ctx,
         n_batch=n_batch,

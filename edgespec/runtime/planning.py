@@ -23,7 +23,7 @@ from edgespec.llama.library import available_memory_bytes, gpus, supports_gpu, t
 from edgespec.llama.model import LlamaModel
 from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.llama.workers import RemoteDevice
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.memory.fit import largest_context, usual_context, wanted_attention, what_would_fit, with_context
 from edgespec.models.memory.placement import (
     GPU_RESERVE_BYTES,
@@ -70,7 +70,7 @@ class LoadPlan:
     """
 
     settings: LoadSettings
-    target: Plan
+    target: MemoryPlan
     drafters: Sequence[str]
     leaves: int
     draft: Header | None
@@ -115,7 +115,7 @@ def most_leaves(settings: LoadSettings, names: Sequence[str]) -> int:
     return settings.spec_tree if any(REGISTRY[name].drafts_trees for name in names) else 1
 
 
-def with_branches(plan: Plan, leaves: int) -> Plan:
+def with_branches(plan: MemoryPlan, leaves: int) -> MemoryPlan:
     """Return the plan with sequence ids for trees of this many leaves. All sequences share those of the target; a draft
     has as many, and one more for each sequence."""
     sequences, branches = plan.sequences, 0
@@ -132,13 +132,13 @@ def is_exact(settings: LoadSettings, *, on_gpu: bool) -> bool:
 
 def _request(
     settings: LoadSettings, files: ModelFiles, draft: Header | None, names: Sequence[str], *, on_gpu: bool
-) -> Plan:
+) -> MemoryPlan:
     """Return the plan that the settings ask for, whether or not it fits."""
     sequences, exact = settings.sequences, is_exact(settings, on_gpu=on_gpu)
     padding = WIDEST if may_pad(settings, on_gpu=on_gpu) else 0
     outputs = sequences + (_most_drafted(settings) if names or settings.strict else 0)
     on_cpu = not on_gpu and (exact or settings.strict)
-    plan = Plan(
+    plan = MemoryPlan(
         files.target,
         n_ctx=settings.ctx_size or usual_context(files.target),
         sequences=sequences,
@@ -167,8 +167,8 @@ def _request(
     return replace(plan, streams=sequences > 1 and plan.can_stream)
 
 
-def _request_draft(settings: LoadSettings, draft: Header, target: Plan, leaves: int) -> Plan:
-    return Plan(
+def _request_draft(settings: LoadSettings, draft: Header, target: MemoryPlan, leaves: int) -> MemoryPlan:
+    return MemoryPlan(
         draft,
         n_ctx=settings.ctx_size_draft or target.n_ctx,
         sequences=settings.sequences,
@@ -197,7 +197,7 @@ def _most_drafted(settings: LoadSettings) -> int:
 
 
 def fitted(
-    plan: Plan,
+    plan: MemoryPlan,
     note: Callable[[str], None],
     gpu_layers: Offload = "auto",
     gpu_layers_draft: Offload = "auto",
@@ -205,7 +205,7 @@ def fitted(
     may_shrink: bool = False,
     must_fit: bool = False,
     workers: Sequence[RemoteDevice] = (),
-) -> Plan:
+) -> MemoryPlan:
     """Return the plan with layers on GPUs or workers as requested ("auto": as many as fit).
 
     With `may_shrink` the context becomes smaller if it does not fit. Mapped weights that are too large make a model
@@ -217,7 +217,7 @@ def fitted(
     if not free_vram and not workers and wanted - {"auto", 0}:
         note("this build of llama.cpp has no usable GPU: all layers stay on the CPU")
 
-    def arranged(plan: Plan) -> Plan:
+    def arranged(plan: MemoryPlan) -> MemoryPlan:
         return _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
 
     fit = arranged(plan)
@@ -254,13 +254,13 @@ def fitted(
     return fit
 
 
-def uses_gpu(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> bool:
+def uses_gpu(plan: MemoryPlan, gpu_layers: Offload, gpu_layers_draft: Offload) -> bool:
     """Return whether layers of the target will be on GPUs."""
     plan, free_vram = _with_gpus(plan, gpu_layers, gpu_layers_draft)
     return placed(plan, gpu_layers, gpu_layers_draft, free_vram).gpu_layers > 0
 
 
-def _check_gpus(plan: Plan, free_vram: Mapping[str, int]) -> None:
+def _check_gpus(plan: MemoryPlan, free_vram: Mapping[str, int]) -> None:
     """Raise OutOfMemoryError if a GPU lacks memory for the layers that were requested."""
     for name, n_bytes in needed_on_gpus(plan, free_vram).items():
         if n_bytes > free_vram[name]:
@@ -274,12 +274,12 @@ def _check_gpus(plan: Plan, free_vram: Mapping[str, int]) -> None:
 
 
 def _arranged(
-    plan: Plan,
+    plan: MemoryPlan,
     gpu_layers: Offload,
     gpu_layers_draft: Offload,
     free_vram: Mapping[str, int],
     workers: Sequence[RemoteDevice],
-) -> Plan:
+) -> MemoryPlan:
     """Place the layers. With workers, those of the target are on workers and the CPU; a draft is on the CPU or GPUs."""
     if not workers:
         return placed(plan, gpu_layers, gpu_layers_draft, free_vram)
@@ -295,7 +295,7 @@ def _steady(free_bytes: int, total_bytes: int) -> int:
 
 
 def sequences_that_fit(
-    plan: Plan,
+    plan: MemoryPlan,
     gpu_layers: Offload = "auto",
     gpu_layers_draft: Offload = "auto",
     workers: Sequence[RemoteDevice] = (),
@@ -317,19 +317,19 @@ def sequences_that_fit(
     return 1 + bisect_right(range(2, MOST_SEQUENCES + 1), False, key=too_many)
 
 
-def _times(plan: Plan, sequences: int) -> Plan:
+def _times(plan: MemoryPlan, sequences: int) -> MemoryPlan:
     """Return the plan of one sequence for several."""
     several = replace(plan, sequences=sequences, max_outputs=plan.max_outputs * sequences, streams=plan.can_stream)
     draft = plan.draft and replace(plan.draft, sequences=sequences, max_outputs=plan.draft.max_outputs * sequences)
     return replace(several, draft=draft)
 
 
-def _is_left_out(plan: Plan, wanted: Offload) -> bool:
+def _is_left_out(plan: MemoryPlan, wanted: Offload) -> bool:
     """True if layers stay on the CPU although no setting asks for it."""
     return wanted == "auto" and plan.gpu_layers < plan.n_layers
 
 
-def repacks(plan: Plan) -> bool:
+def repacks(plan: MemoryPlan) -> bool:
     """True if weights are repacked where this build can.
 
     Not if repacking crashes, or if the weights take most of this machine's memory, or more than is free, since the
@@ -340,12 +340,12 @@ def repacks(plan: Plan) -> bool:
     return is_wanted and self_check() == "works" and not _is_too_large(plan)
 
 
-def _is_too_large(plan: Plan) -> bool:
+def _is_too_large(plan: MemoryPlan) -> bool:
     """Return whether the weights leave too little memory for a repacked copy of them."""
     return plan.header.weights_bytes > min(MOST_REPACKED * total_memory_bytes(), available_memory_bytes())
 
 
-def copies(plan: Plan) -> bool:
+def copies(plan: MemoryPlan) -> bool:
     """True if weights are read into memory rather than mapped.
 
     Then this build uses huge pages, which makes narrow passes faster. Weights that would take half of the free memory
@@ -356,7 +356,7 @@ def copies(plan: Plan) -> bool:
     return has_huge_pages and plan.may_repack and not plan.gpu_layers and is_small
 
 
-def _with_gpus(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> tuple[Plan, dict[str, int]]:
+def _with_gpus(plan: MemoryPlan, gpu_layers: Offload, gpu_layers_draft: Offload) -> tuple[MemoryPlan, dict[str, int]]:
     """Return the plan with the names of its GPUs, and the free bytes of each.
 
     A plan without names uses all usual GPUs. An integrated one is as fast as the memory that it shares with the CPU,
@@ -379,7 +379,7 @@ def _with_gpus(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload) -> tu
     return plan, free_vram
 
 
-def _repacked(plan: Plan) -> Plan:
+def _repacked(plan: MemoryPlan) -> MemoryPlan:
     """Return the plan with the types of weights that this build repacks. With layers on a GPU it repacks none."""
     types = repacked_types() if not plan.gpu_layers and repacks(plan) else frozenset[str]()
     draft = _repacked(plan.draft) if plan.draft else None
@@ -390,7 +390,7 @@ def _repacked(plan: Plan) -> Plan:
 
 
 def open_model(
-    plan: Plan,
+    plan: MemoryPlan,
     note: Callable[[str], None],
     progress: Callable[[float], None],
     workers: Sequence[RemoteDevice] = (),

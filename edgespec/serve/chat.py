@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from edgespec.core.stats import Stats
-from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, Part, Schemas, ToolCall
+from edgespec.dialects.calls import AnswerPart, AnyCall, CallPiece, CutCall, Schemas, ToolCall
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
 from edgespec.events import TokenEvent, ended_json
@@ -334,7 +334,7 @@ class PieceReader:
         if said and self._before:
             said, self._before = self._opened(said), ""
         was_inside = bool(self._reader and self._reader.is_inside)
-        parts: list[Part] = self._reader.push(said) if self._reader else [("answer", said)]
+        parts: list[AnswerPart] = self._reader.push(said) if self._reader else [("answer", said)]
         is_inside = bool(self._reader and self._reader.is_inside)
         if was_inside or is_inside or any(isinstance(part, tuple) and part[0] == "thinking" for part in parts):
             self._n_reasoning = self._n_tokens
@@ -362,7 +362,7 @@ class PieceReader:
         content = self._call.dialect.content[0] if self._call.dialect is not None else ""
         return said if content and content.startswith(said[: len(content)]) else self._before + said
 
-    def _piece(self, part: Part) -> Piece:
+    def _piece(self, part: AnswerPart) -> Piece:
         if not isinstance(part, tuple):
             return Piece(self._index, tool=part)
         kind, text = part

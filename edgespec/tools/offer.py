@@ -107,7 +107,7 @@ def _call_id(number: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ToolOffer:
     """The tools that a model gets for an answer."""
 
     style: Style
@@ -115,7 +115,7 @@ class Offer:
     template: str
 
     @classmethod
-    def of(cls, style: Style, toolbox: Toolbox) -> Offer:
+    def of(cls, style: Style, toolbox: Toolbox) -> ToolOffer:
         return cls(style, toolbox.schemas, arguments(toolbox.functions))
 
     def calls(self, content: str) -> list[ToolCall]:
@@ -142,7 +142,7 @@ class Shown:
     """The events of an answer as a user sees them, without its calls; `begun` is the part that is there already.
     Without an offer the events stay as they are."""
 
-    def __init__(self, offer: Offer | None, begun: str = "") -> None:
+    def __init__(self, offer: ToolOffer | None, begun: str = "") -> None:
         self._filter = TextFilter(offer) if offer else None
         if self._filter:
             self._filter.push(begun)
@@ -160,7 +160,7 @@ class Shown:
 class TextFilter:
     """Leaves the calls out of an answer that arrives in pieces; its reasoning stays as it is."""
 
-    def __init__(self, offer: Offer) -> None:
+    def __init__(self, offer: ToolOffer) -> None:
         self._thinking = ThinkingStream()
         self._parser = ToolParser(offer.style.format, offer.schemas)
         self._is_thinking = False

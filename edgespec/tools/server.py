@@ -46,7 +46,7 @@ class Reply:
     how: Literal["", "cancelled", "failed"] = ""
 
 
-class Server(Closable):
+class ToolServer(Closable):
     """A server that runs, or has failed (`problem`). `tools` are the objects of `host.py` once it is ready.
 
     Several threads may use it. Each wait has a limit.

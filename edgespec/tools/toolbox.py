@@ -19,7 +19,7 @@ from edgespec.text.printable import one_line
 from edgespec.tools.config import ServerConfig
 from edgespec.tools.permissions import Permissions
 from edgespec.tools.results import DENIED, STOPPED, Outcome, ToolResult, readable
-from edgespec.tools.server import Reply, Server
+from edgespec.tools.server import Reply, ToolServer
 
 LOOK_S = 0.05
 
@@ -32,7 +32,7 @@ Cut = Callable[[str, int], str]
 class Tool:
     """A tool: its server, its name there, its name for the model, and the schema of its arguments."""
 
-    server: Server
+    server: ToolServer
     own: str
     name: str
     description: str
@@ -93,13 +93,13 @@ class Toolbox(Closable):
     def __init__(self, configs: Sequence[ServerConfig], permissions: Permissions | None = None) -> None:
         if configs:
             check_extra("mcp", "a server of tools")
-        self.servers = [Server(config) for config in configs]
+        self.servers = [ToolServer(config) for config in configs]
         self.permissions = permissions or Permissions()
         self.tools: dict[str, Tool] = {}
         self.notes = [_ignored(config) for config in configs if config.ignored]
         self.is_on = bool(configs)
         self._for_chat: set[tuple[str, str]] = set()  # chats and the labels of tools that are allowed in them
-        self._reported: set[Server] = set()
+        self._reported: set[ToolServer] = set()
 
     def start(self) -> None:
         """Start the servers that do not run, without waiting until they are ready."""
@@ -214,7 +214,7 @@ class Toolbox(Closable):
         have a tool of this name."""
         if self.tools or self.is_starting:
             return
-        found: dict[str, tuple[Server, dict[str, Any]]] = {}
+        found: dict[str, tuple[ToolServer, dict[str, Any]]] = {}
         for server in self.servers:
             for about in server.tools:
                 label = f"{server.config.name}/{about['name']}"

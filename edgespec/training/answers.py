@@ -20,9 +20,9 @@ from edgespec.llama.model import LlamaModel
 from edgespec.llama.template import ChatTemplate
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
-from edgespec.training.features import SAMPLED, Row, add_row, n_learned, read_rows
+from edgespec.training.features import SAMPLED, TrainingRow, add_row, n_learned, read_rows
 from edgespec.training.job import Listener, Settings
-from edgespec.training.prompts import Passages, Prompt, bundled, held_out, is_usable
+from edgespec.training.prompts import Passages, TrainingPrompt, bundled, held_out, is_usable
 
 N_CTX, SEQUENCES = 1024, 16
 MAX_TOKENS = 320  # of an answer: sooner or later, a small greedy model repeats itself
@@ -38,7 +38,7 @@ _OPEN = SamplingSettings(temperature=1.0, top_k=0, top_p=0.95, min_p=0.0)
 class _Asked:
     """A prompt and its unfinished answer. Without a prompt, the target is writing a prompt."""
 
-    prompt: Prompt | None
+    prompt: TrainingPrompt | None
     request: Request
     ids: list[int]
     answer: list[int] = field(default_factory=list)
@@ -63,7 +63,7 @@ class Answers:
     """Answers `own` prompts first, then others, until `folder` holds enough tokens to learn from."""
 
     def __init__(
-        self, llm: Runtime, folder: Path, settings: Settings, own: Sequence[Prompt], passages: Passages
+        self, llm: Runtime, folder: Path, settings: Settings, own: Sequence[TrainingPrompt], passages: Passages
     ) -> None:
         self._llm, self._folder, self._budget, self._passages = llm, folder, settings.tokens, passages
         rows = read_rows(folder)
@@ -116,13 +116,13 @@ class Answers:
             chance = random.Random(self._number)
             temperature = chance.choice(TEMPERATURES)
             if self._self_written and chance.random() < SELF_WRITTEN_SHARE:
-                yield from self._asked(Prompt("self-written", self._self_written.pop(0)), temperature)
+                yield from self._asked(TrainingPrompt("self-written", self._self_written.pop(0)), temperature)
             elif self._header and len(self._self_written) < MOST_WAITING and chance.random() < SELF_WRITTEN_SHARE:
                 yield self._writing()
             else:
                 yield from self._asked(next(self._bundled), temperature)
 
-    def _asked(self, prompt: Prompt, temperature: float) -> Iterator[_Asked]:
+    def _asked(self, prompt: TrainingPrompt, temperature: float) -> Iterator[_Asked]:
         """The prompt with its request, unless the chat template refuses it or it leaves no room for an answer."""
         self._number += 1
         request = Request(
@@ -152,7 +152,7 @@ class Answers:
         prompt, temperature = asked.prompt, asked.request.sampling.temperature
         if not asked.answer and not ends:
             return
-        row = Row(prompt.kind, temperature, prompt.is_held_out, asked.ids, asked.answer + ends, prompt.text)
+        row = TrainingRow(prompt.kind, temperature, prompt.is_held_out, asked.ids, asked.answer + ends, prompt.text)
         add_row(self._folder, row)
         self._n_tokens += 0 if row.is_held_out else len(row.answer)
         if row.kind in ("questions", "writing", "self-written"):

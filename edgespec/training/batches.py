@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from edgespec.training.features import Document, Features, Row
+from edgespec.training.features import AnswerSpan, Features, TrainingRow
 
 FEWEST_ANSWER = 8  # tokens
 
@@ -47,7 +47,7 @@ class Batch:
         return Batch(*(getattr(self, field.name).to(device) for field in fields(self)))
 
 
-def vocabulary_of(rows: Sequence[Row], size: int, n_vocab: int) -> NDArray[np.int64]:
+def vocabulary_of(rows: Sequence[TrainingRow], size: int, n_vocab: int) -> NDArray[np.int64]:
     """Return the `size` ids that the target writes most often, in ascending order, filled up with the lowest others."""
     counts = Counter(token for row in rows if not row.is_held_out for token in row.answer)
     ids = sorted(range(n_vocab), key=lambda token: (-counts[token], token))
@@ -55,14 +55,14 @@ def vocabulary_of(rows: Sequence[Row], size: int, n_vocab: int) -> NDArray[np.in
 
 
 def batches(
-    features: Features, documents: Sequence[Document], n_tokens: int, depth: int, seed: int | None = None
+    features: Features, documents: Sequence[AnswerSpan], n_tokens: int, depth: int, seed: int | None = None
 ) -> Iterator[Batch]:
     """Yield all documents in batches of about `n_tokens` anchors; shuffled if there is a `seed`, else by length."""
     usable = [document for document in documents if document.n_anchors >= FEWEST_ANSWER]
     chance = random.Random(seed)
     noise = {id(document): chance.uniform(0.8, 1.25) if seed is not None else 1.0 for document in usable}
     usable.sort(key=lambda document: document.n_anchors * noise[id(document)])
-    groups: list[list[Document]] = [[]]
+    groups: list[list[AnswerSpan]] = [[]]
     for document in usable:
         widest = max(member.n_anchors for member in [document, *groups[-1]])
         if groups[-1] and widest * (len(groups[-1]) + 1) > n_tokens:
@@ -74,7 +74,7 @@ def batches(
         yield make_batch(features, group, depth)
 
 
-def make_batch(features: Features, documents: Sequence[Document], depth: int) -> Batch:
+def make_batch(features: Features, documents: Sequence[AnswerSpan], depth: int) -> Batch:
     """Return one batch of these documents, on the CPU."""
     anchors = torch.tensor([document.n_anchors for document in documents])
     most, longest = int(anchors.max()), max(document.length for document in documents)

@@ -32,7 +32,7 @@ SAMPLED = 0.8  # the temperature of answers that are not greedy
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TrainingRow:
     """An answer: token ids of the prompt as the template renders it, and of the answer with its end token if it ended.
     `text` is what was asked. Held-out answers are not trained on."""
 
@@ -45,7 +45,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Document:
+class AnswerSpan:
     """The place of an answer's tokens, prompt first, in the arrays."""
 
     start: int
@@ -68,7 +68,7 @@ class Features:
     without computing them.
     """
 
-    documents: list[Document]
+    documents: list[AnswerSpan]
     #: float16[N, 3 D], the inputs of three layers; [N, 0] if the target does not give them.
     inputs: NDArray[np.float16]
     #: float16[N, D], the final state after the last norm.
@@ -91,12 +91,12 @@ def default_layers(n_layers: int) -> tuple[int, int, int]:
     return min(2, n_layers - 1), n_layers // 2, max(0, n_layers - 3)
 
 
-def n_learned(rows: Sequence[Row]) -> int:
+def n_learned(rows: Sequence[TrainingRow]) -> int:
     """The number of answer tokens to learn from."""
     return sum(len(row.answer) for row in rows if not row.is_held_out)
 
 
-def read_rows(folder: Path) -> list[Row]:
+def read_rows(folder: Path) -> list[TrainingRow]:
     """Return the finished answers, and cut off an unfinished line. Raises UsageError, EdgespecError."""
     file = folder / ANSWERS
     if not file.exists():
@@ -107,12 +107,12 @@ def read_rows(folder: Path) -> list[Row]:
         if len(whole) < len(data):
             os.truncate(file, len(whole))
     try:
-        return [Row(**json.loads(line)) for line in whole.splitlines()]
+        return [TrainingRow(**json.loads(line)) for line in whole.splitlines()]
     except (ValueError, TypeError) as error:
         raise UsageError(f"{file} was not written by draft train", hint="use another --work folder") from error
 
 
-def add_row(folder: Path, row: Row) -> None:
+def add_row(folder: Path, row: TrainingRow) -> None:
     """Append an answer. Raises EdgespecError if it cannot be written."""
     with told_as(EdgespecError, f"cannot write to {folder}", hint=RESUMES), (folder / ANSWERS).open("ab") as file:
         file.write(json_line(asdict(row)).encode() + b"\n")
@@ -151,14 +151,14 @@ def load(folder: Path, n_embd: int, n_layers: int) -> Features:
     documents, end = [], 0
     for row in read_rows(folder):
         start, end = end, end + len(row.prompt) + len(row.answer)
-        documents.append(Document(start, end - start, len(row.prompt), row.temperature, row.is_held_out))
+        documents.append(AnswerSpan(start, end - start, len(row.prompt), row.temperature, row.is_held_out))
     if not end:
         raise UsageError(f"there is nothing to learn from in {folder}")
     records: Any = np.memmap(folder / STATES, record(n_embd, n_layers), "r", shape=(end,))
     return Features(documents, *(records[name] for name in records.dtype.names))
 
 
-def _states(context: Context, row: Row, layers: Sequence[int], kind: np.dtype[np.void]) -> NDArray[np.void]:
+def _states(context: Context, row: TrainingRow, layers: Sequence[int], kind: np.dtype[np.void]) -> NDArray[np.void]:
     """The records of an answer's tokens."""
     tokens, records = row.prompt + row.answer, np.zeros(len(row.prompt) + len(row.answer), kind)
     records["tokens"] = tokens

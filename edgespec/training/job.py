@@ -76,7 +76,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class TrainedHead:
     """A head that was written, and the answers that it learned from."""
 
     size_bytes: int

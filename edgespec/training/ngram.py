@@ -22,8 +22,8 @@ from edgespec.gguf_file.weights import target_print
 from edgespec.llama.context import Context as ModelContext
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import LlamaModel
-from edgespec.training.features import N_BATCH, Row, log_sum, n_learned, read_rows
-from edgespec.training.job import LICENCE, Acceptance, Listener, Progress, Result, Settings
+from edgespec.training.features import N_BATCH, TrainingRow, log_sum, n_learned, read_rows
+from edgespec.training.job import LICENCE, Acceptance, Listener, Progress, Settings, TrainedHead
 
 MOST_AVERAGED = 8 * MOST_CONTEXTS  # contexts in memory; the rarest leave
 DRAFTED = 3  # tokens of the drafts that are measured
@@ -70,7 +70,7 @@ class Averages:
         return max(sums.values()) - known
 
 
-def write_table(model: LlamaModel, folder: Path, settings: Settings, listener: Listener) -> Result | None:
+def write_table(model: LlamaModel, folder: Path, settings: Settings, listener: Listener) -> TrainedHead | None:
     """Let the target read its answers in `folder`, and write the table. Return None if the listener cancelled it.
 
     Raises UsageError if there are no answers, EdgespecError if the file cannot be written.
@@ -96,10 +96,10 @@ def write_table(model: LlamaModel, folder: Path, settings: Settings, listener: L
     tokens = n_learned(rows)
     accepted = save_table(averages, settings.out, model.header, rows, tokens)
     progress = Progress(tokens=tokens, acceptance=Acceptance(greedy=accepted))
-    return Result(settings.out.stat().st_size, len(rows), tokens, progress)
+    return TrainedHead(settings.out.stat().st_size, len(rows), tokens, progress)
 
 
-def save_table(averages: Averages, file: Path, target: Header, rows: Sequence[Row], tokens: int) -> list[float]:
+def save_table(averages: Averages, file: Path, target: Header, rows: Sequence[TrainingRow], tokens: int) -> list[float]:
     """Write a table that was made from so many `tokens` of the target's answers, and return its `acceptance` in `rows`.
 
     Raises EdgespecError if the file cannot be written.
@@ -112,7 +112,7 @@ def save_table(averages: Averages, file: Path, target: Header, rows: Sequence[Ro
     return accepted
 
 
-def _logits(context: ModelContext, row: Row) -> Iterator[FloatRow]:
+def _logits(context: ModelContext, row: TrainingRow) -> Iterator[FloatRow]:
     """Yield the logits for each token of an answer."""
     tokens = row.prompt + row.answer[:-1]
     context.forget(0)
@@ -123,7 +123,7 @@ def _logits(context: ModelContext, row: Row) -> Iterator[FloatRow]:
         yield from (context.logits(place - start) for place in places if place >= len(row.prompt) - 1)
 
 
-def acceptance(table: SuccessorTable, rows: list[Row]) -> list[float]:
+def acceptance(table: SuccessorTable, rows: list[TrainingRow]) -> list[float]:
     """Return the shares of drafts from the table alone whose first 1, 2, ... tokens all are those of greedy answers."""
     right, drafts = np.zeros(DRAFTED), 0
     for row in rows:

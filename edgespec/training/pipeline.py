@@ -28,7 +28,7 @@ from edgespec.runtime.runtime import Runtime
 from edgespec.text.figures import count_of, size_of
 from edgespec.training.answers import Answers, load_settings
 from edgespec.training.features import default_layers, load, n_learned, read_rows, read_states, record
-from edgespec.training.job import LICENCE, NGRAM, Listener, Progress, Result, Settings
+from edgespec.training.job import LICENCE, NGRAM, Listener, Progress, Settings, TrainedHead
 from edgespec.training.ngram import write_table
 from edgespec.training.prompts import Passages, from_files
 
@@ -39,7 +39,7 @@ OTHER_WORK = "choose another folder with --work"
 Made = TypeVar("Made")
 
 
-def train_head(settings: Settings, listener: Listener) -> Result | None:
+def train_head(settings: Settings, listener: Listener) -> TrainedHead | None:
     """Train a head, or make a table of successors, and write its file. Return None if the listener cancelled it; the
     same call resumes.
 
@@ -128,7 +128,9 @@ def _collect(work: Path, settings: Settings, listener: Listener, read: Callable[
         return None if listener.cancel.is_set() else read(llm.model)
 
 
-def _train(header: Header, layers: Sequence[int], work: Path, settings: Settings, listener: Listener) -> Result | None:
+def _train(
+    header: Header, layers: Sequence[int], work: Path, settings: Settings, listener: Listener
+) -> TrainedHead | None:
     from edgespec.training.batches import vocabulary_of
     from edgespec.training.gguf_files import inputs_for, read_teacher, shape_of, write_head
     from edgespec.training.trainer import read_checkpoint, train
@@ -150,7 +152,7 @@ def _train(header: Header, layers: Sequence[int], work: Path, settings: Settings
     listener.progress("writing", 0.0)
     about = _about(header, settings, tokens, progress)
     write_head(settings.out, shape, weights, vocabulary, header, layers, settings.type, about)
-    return Result(settings.out.stat().st_size, len(rows), tokens, progress)
+    return TrainedHead(settings.out.stat().st_size, len(rows), tokens, progress)
 
 
 def _about(header: Header, settings: Settings, tokens: int, progress: Progress) -> dict[str, Any]:

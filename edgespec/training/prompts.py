@@ -24,7 +24,7 @@ KINDS = ("questions", "writing", "coding", "maths", "translation", *PASSAGE_KIND
 
 
 @dataclass(frozen=True, slots=True)
-class Prompt:
+class TrainingPrompt:
     """A message to answer; without a chat template, a text to continue. Held-out prompts are not learned from."""
 
     kind: str
@@ -50,19 +50,19 @@ class Passages:
         return self._texts[-1] if self._texts else ""
 
 
-def held_out(*, chat: bool) -> list[Prompt]:
+def held_out(*, chat: bool) -> list[TrainingPrompt]:
     """The prompts of the benchmark, on which acceptance is measured: those for chat models or the others."""
     items = [item for item in shipped() if (item.category != "code_completion") == chat]
     items.sort(key=lambda item: item.id.rpartition("-")[2])  # alternate between the categories
-    return [Prompt(item.category, item.prompt, is_held_out=True) for item in items]
+    return [TrainingPrompt(item.category, item.prompt, is_held_out=True) for item in items]
 
 
-def from_files(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
+def from_files(paths: Iterable[Path]) -> tuple[list[TrainingPrompt], list[str]]:
     """Read the user's prompts (.jsonl), and texts to ask about (.txt, .md), in files and folders.
 
     Raises UsageError for a file that cannot be read or used.
     """
-    prompts, texts = list[Prompt](), list[str]()
+    prompts, texts = list[TrainingPrompt](), list[str]()
     for path in paths:
         files = [path]
         if path.is_dir():
@@ -71,7 +71,7 @@ def from_files(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
                 raise UsageError(f"there are no prompts in {path}", hint="files of prompts are .jsonl, .txt or .md")
         for file in files:
             if file.suffix == ".jsonl":
-                prompts += [Prompt("file", item.prompt) for item in read_items(file)[0]]
+                prompts += [TrainingPrompt("file", item.prompt) for item in read_items(file)[0]]
                 continue
             with told_as(UsageError, f"cannot read the prompts in {file}"):
                 texts += _pieces(decoded(file.read_bytes(), "replace"))
@@ -79,11 +79,11 @@ def from_files(paths: Iterable[Path]) -> tuple[list[Prompt], list[str]]:
     return [replace(prompt, is_held_out=held) for prompt, held in zip(prompts, held_out, strict=True)], texts
 
 
-def bundled(start: int, passages: Passages) -> Iterator[Prompt]:
+def bundled(start: int, passages: Passages) -> Iterator[TrainingPrompt]:
     """Bundled prompts without end, from number `start` on."""
     while True:
         kind, text = bundled_prompt(start, passages.take())
-        yield Prompt(kind, text)
+        yield TrainingPrompt(kind, text)
         start += 1
 
 

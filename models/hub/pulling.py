@@ -45,7 +45,7 @@ class LeftOut(EdgespecError):  # noqa: N818 - nothing is wrong with it
 
 
 @dataclass(slots=True)
-class Item:
+class PendingDownload:
     """One model to download, and the outcome.
 
     Attributes:
@@ -58,7 +58,7 @@ class Item:
 
     spec: str
     wanted: Source | None = None
-    targets: list[Item] = field(default_factory=list)
+    targets: list[PendingDownload] = field(default_factory=list)
     brings_assistant: bool = False
     head: PublishedHead | None = None
     path: Path | None = None
@@ -76,36 +76,38 @@ class Item:
         return bool(self.targets)
 
 
-def items_of(specs: Sequence[str], *, drafts_of: Collection[str], assistants_of: Collection[str]) -> list[Item]:
+def items_of(
+    specs: Sequence[str], *, drafts_of: Collection[str], assistants_of: Collection[str]
+) -> list[PendingDownload]:
     """Return the named models, each once, and for those in `drafts_of` the catalogue's drafts.
 
     For those in `assistants_of`, `with_assistants` adds the assistants. Raises UsageError.
     """
-    named: list[Item] = []
-    drafts: dict[Source, Item] = {}
+    named: list[PendingDownload] = []
+    drafts: dict[Source, PendingDownload] = {}
     for spec in dict.fromkeys(specs):
         try:
             if spec in NAMES or is_path(spec):
                 path = resolve(spec).path
                 if not path.is_file():
                     raise ModelNotFoundError(f"{spec} is not a file")
-                named.append(Item(spec, path=path, was_here=True, is_done=True))
+                named.append(PendingDownload(spec, path=path, was_here=True, is_done=True))
                 continue
             target, *its_drafts = sources(spec)
         except ModelNotFoundError as error:
-            named.append(Item(spec, error=error))
+            named.append(PendingDownload(spec, error=error))
             continue
         item = next((item for item in named if item.wanted == target), None)
         if item is None:
-            named.append(item := Item(spec, target, brings_assistant=spec in assistants_of))
+            named.append(item := PendingDownload(spec, target, brings_assistant=spec in assistants_of))
         for draft in its_drafts[: int(spec in drafts_of)]:
-            drafts.setdefault(draft, Item(str(draft), draft)).targets.append(item)
+            drafts.setdefault(draft, PendingDownload(str(draft), draft)).targets.append(item)
     wanted = [item.wanted for item in named]
     further = [draft for draft in drafts.values() if draft.wanted not in wanted]
     return [each for item in named for each in (item, *(draft for draft in further if draft.targets[0] is item))]
 
 
-def offered_draft(item: Item) -> tuple[Item, int] | None:
+def offered_draft(item: PendingDownload) -> tuple[PendingDownload, int] | None:
     """Return the draft in the repository of a model that was planned, as an item to plan, and its size; None without
     one.
 
@@ -120,13 +122,13 @@ def offered_draft(item: Item) -> tuple[Item, int] | None:
         key=lambda file: (not is_assistant(file.name), quant_of(file.name) != quant, file.size_bytes, file.name),
     )
     wanted = HubSpec(download.wanted.repository, best.name, revision=download.wanted.revision)
-    return Item(str(wanted), wanted, targets=[item]), best.size_bytes
+    return PendingDownload(str(wanted), wanted, targets=[item]), best.size_bytes
 
 
-def with_assistants(items: Sequence[Item], display: Display) -> list[Item]:
+def with_assistants(items: Sequence[PendingDownload], display: Display) -> list[PendingDownload]:
     """Return planned items and the assistants in their repositories, which come with their models as projectors do, and
     in place of the catalogue's drafts."""
-    found: dict[Source | None, Item] = {}
+    found: dict[Source | None, PendingDownload] = {}
     served = []
     for item in items:
         offer = offered_draft(item) if item.brings_assistant else None
@@ -142,7 +144,7 @@ def with_assistants(items: Sequence[Item], display: Display) -> list[Item]:
     return [*needed, *found.values()]
 
 
-def plan_item(item: Item, display: Display) -> None:
+def plan_item(item: PendingDownload, display: Display) -> None:
     """Plan the download; offline find the model that is here. A failure is kept in `error`."""
     if item.wanted is None or item.error is not None:
         return
@@ -163,7 +165,7 @@ def plan_item(item: Item, display: Display) -> None:
         display.end_progress()
 
 
-def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
+def lack_of_room(items: Sequence[PendingDownload]) -> EdgespecError | None:
     """Return the error if there is not enough disk space for all planned models together."""
     coming = [item.download for item in items if item.download is not None and item.error is None]
     try:
@@ -174,7 +176,7 @@ def lack_of_room(items: Sequence[Item]) -> EdgespecError | None:
     return None
 
 
-def announce(item: Item, display: Display) -> None:
+def announce(item: PendingDownload, display: Display) -> None:
     """Announce the downloads, if any."""
     if item.download is not None and not item.was_here and item.error is None:
         download = item.download
@@ -192,7 +194,7 @@ def announce(item: Item, display: Display) -> None:
         display.note(f"{name} is {what}, {size_of(download.size_bytes)}{source}{of_it}")
 
 
-def plan_all(items: list[Item], display: Display) -> list[Item]:
+def plan_all(items: list[PendingDownload], display: Display) -> list[PendingDownload]:
     """Plan and announce downloads that a command or a chat needs, and return the possible ones.
 
     Assistants are added to `items` (`with_assistants`). A draft that cannot be downloaded, or for which there is no
@@ -213,7 +215,7 @@ def plan_all(items: list[Item], display: Display) -> list[Item]:
     return possible
 
 
-def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
+def without_failed(items: Sequence[PendingDownload], display: Display) -> list[PendingDownload]:
     """Return the items except failed drafts, for which a note is shown. Raises the error of a named model."""
     for item in items:
         if item.error is not None and not item.is_draft:
@@ -223,17 +225,19 @@ def without_failed(items: Sequence[Item], display: Display) -> list[Item]:
     return [item for item in items if item.error is None]
 
 
-def missing_bytes(items: Sequence[Item]) -> int:
+def missing_bytes(items: Sequence[PendingDownload]) -> int:
     """Return the size of what has to be transferred."""
     return sum(item.download.missing_bytes for item in items if item.download is not None)
 
 
-def free_bytes(items: Sequence[Item]) -> int:
+def free_bytes(items: Sequence[PendingDownload]) -> int:
     """Return the smallest free space of the disks of the downloads, of which there must be one."""
     return min(free_in(_folder_of(item.download)[0]) for item in items if item.download is not None)
 
 
-def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, needs_all: bool = True) -> None:
+def fetch_items(
+    items: Sequence[PendingDownload], display: Display, cancel: CancelFlag, *, needs_all: bool = True
+) -> None:
     """Download the planned models one after another, but no draft whose target was not downloaded.
 
     With `needs_all`, no further models are downloaded after a named model failed: they would be useless alone. The
@@ -248,7 +252,7 @@ def fetch_items(items: Sequence[Item], display: Display, cancel: CancelFlag, *, 
             break
 
 
-def _fetch(item: Item, download: AnyDownload, display: Display, cancel: CancelFlag) -> None:
+def _fetch(item: PendingDownload, download: AnyDownload, display: Display, cancel: CancelFlag) -> None:
     started_s = perf_counter()
 
     def tell(progress: Progress) -> None:
@@ -287,7 +291,7 @@ def _line(download: AnyDownload, progress: Progress, bytes_per_s: float) -> str:
     return line
 
 
-def fetch_head(spec: str, display: Display, cancel: CancelFlag) -> Item:
+def fetch_head(spec: str, display: Display, cancel: CancelFlag) -> PendingDownload:
     """Download what is missing of a published draft head. The path of the item is the head's folder.
 
     Raises ModelNotFoundError, UsageError, DownloadError.
@@ -295,7 +299,7 @@ def fetch_head(spec: str, display: Display, cancel: CancelFlag) -> Item:
     wanted, *_ = sources(spec)
     if not isinstance(wanted, HubSpec) or wanted.file or wanted.quant:
         raise UsageError(f"{spec} is not a published draft head", hint="give a folder, or a repository: owner/name")
-    item = Item(spec, wanted)
+    item = PendingDownload(spec, wanted)
     if is_offline():
         commit = commit_of(wanted.repository, wanted.revision)
         item.path = repository_folder(wanted.repository) / "snapshots" / (commit or wanted.revision)

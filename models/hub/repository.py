@@ -117,7 +117,7 @@ class Download:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DownloadChoice:
     """One way to download a model, by its `spec`.
 
     Attributes:
@@ -227,7 +227,7 @@ def look_up(wanted: HubSpec, tell: Tell = _logger.info, *, of_head: bool = False
         ) from error
 
 
-def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Choice]:
+def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[DownloadChoice]:
     """Return the models of a repository that can be downloaded, the smallest first: of known size, with all parts.
 
     A `spec` of the catalogue is kept, so that its draft is downloaded too.
@@ -241,7 +241,7 @@ def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Choic
             if quant and "/" not in spec:
                 short = f"{spec.partition(':')[0]}:{quant}"
             is_here = cached(replace(wanted, file=file, quant="")) is not None
-            found.append(Choice(short, quant, sum(sizes), True, file, len(sizes), is_here))
+            found.append(DownloadChoice(short, quant, sum(sizes), True, file, len(sizes), is_here))
     return sorted(found, key=lambda choice: (choice.size_bytes, choice.file))
 
 

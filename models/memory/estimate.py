@@ -40,7 +40,7 @@ _IN_LAYER = re.compile(r"blk\.(\d+)\.(.+?)(?:\.weight)?$")
 
 
 @dataclass(slots=True, frozen=True)
-class Plan(ContextParams):
+class MemoryPlan(ContextParams):
     """One model, the parameters of its context, and its draft.
 
     Attributes:
@@ -67,7 +67,7 @@ class Plan(ContextParams):
     repacked: frozenset[str] = frozenset()
     interleaves: bool = False
     may_repack: bool = True
-    draft: Plan | None = None
+    draft: MemoryPlan | None = None
     mtp: bool = False
     blocks: int = 1
     features: int = 0
@@ -95,7 +95,7 @@ class Plan(ContextParams):
         return 0 if self.header.architecture in OWN_ARCHITECTURES else max(1, self.header.number("block_count")) + 1
 
     @property
-    def of_block(self) -> Plan:
+    def of_block(self) -> MemoryPlan:
         """The context that the MTP block drafts in. Its weights are the model's."""
         n_layers, n_blocks = (self.header.number(key) for key in ("block_count", "nextn_predict_layers"))
         first, architecture = n_layers - n_blocks, self.header.architecture
@@ -129,7 +129,7 @@ class Plan(ContextParams):
             adapters=(),
         )
 
-    def as_head(self, features: int, drafted: int = 1) -> Plan:
+    def as_head(self, features: int, drafted: int = 1) -> MemoryPlan:
         """The plan of a draft head's context: every token of its passes gives a row, and each sequence has at least one
         and `drafted` tokens."""
         n_batch = max(HEAD_BATCH, (1 + drafted) * self.sequences)
@@ -137,7 +137,7 @@ class Plan(ContextParams):
 
 
 @dataclass(slots=True, frozen=True)
-class Estimate:
+class MemoryEstimate:
     """Bytes that a plan takes, including its drafts.
 
     Attributes:
@@ -156,8 +156,10 @@ class Estimate:
     layers_on_gpu: int = 0
     compute_on_gpu: int = 0
 
-    def __add__(self, other: Estimate) -> Estimate:
-        return Estimate(*(getattr(self, field.name) + getattr(other, field.name) for field in fields(Estimate)))
+    def __add__(self, other: MemoryEstimate) -> MemoryEstimate:
+        return MemoryEstimate(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(MemoryEstimate))
+        )
 
     @property
     def vram(self) -> int:
@@ -180,7 +182,7 @@ class Estimate:
         return self.ram - self.mapped
 
 
-def estimate(plan: Plan) -> Estimate:
+def estimate(plan: MemoryPlan) -> MemoryEstimate:
     """Estimate the memory that loading a plan takes, from the headers alone."""
     header, n_layers = plan.header, plan.n_layers - 1
     if header.architecture in OWN_ARCHITECTURES:
@@ -202,7 +204,7 @@ def estimate(plan: Plan) -> Estimate:
         compute += compute_on_gpu  # the CPU needs as much for its own layers
     of_projector = plan.projector + PROJECTOR_BYTES if plan.projector else 0
     also = _kept_by_head(plan) + _kept_graphs(plan) + _trimmed(plan)
-    own = Estimate(
+    own = MemoryEstimate(
         weights=weights,
         kv=kv,
         compute=compute,
@@ -216,7 +218,7 @@ def estimate(plan: Plan) -> Estimate:
     return sum(map(estimate, heads), start=own)
 
 
-def _kept_by_head(plan: Plan) -> int:
+def _kept_by_head(plan: MemoryPlan) -> int:
     """Return the bytes of the target's states that a head will read later, and of a matrix that a DSpark head needs as
     F16 in addition."""
     biases = plan.header.tensors.get(BIASES)
@@ -224,14 +226,14 @@ def _kept_by_head(plan: Plan) -> int:
     return min(MOST_UNREAD, states) + (2 * math.prod(biases.shape) if biases else 0)
 
 
-def _kept_graphs(plan: Plan) -> int:
+def _kept_graphs(plan: MemoryPlan) -> int:
     """Return the bytes of the graphs, with their logits, that a context on the CPU keeps if it verifies drafts."""
     if plan.gpu_layers or plan.stores_scores or plan.pooling is not None or plan.max_outputs <= plan.sequences:
         return 0
     return KEPT_GRAPHS * GRAPH_BYTES + KEPT_TOKENS * n_tokens(plan.header) * _F32
 
 
-def _trimmed(plan: Plan) -> int:
+def _trimmed(plan: MemoryPlan) -> int:
     """Return the bytes of the part of the output that an MTP block on the CPU multiplies by."""
     tensor = plan.header.tensors.get(output_of_block(plan.header)) if plan.mtp and not plan.gpu_layers else None
     if tensor is None or tensor.shape[1] < 2 * TRIMMED_ROWS:
@@ -239,14 +241,14 @@ def _trimmed(plan: Plan) -> int:
     return tensor.size_bytes // tensor.shape[1] * TRIMMED_ROWS
 
 
-def _of_networks(plan: Plan) -> Estimate:
+def _of_networks(plan: MemoryPlan) -> MemoryEstimate:
     """Estimate a head of networks: Q8_0 weights, some of the target's embeddings, and a row of logits."""
     weights, output = plan.header.n_params * 34 // 32, n_tokens(plan.header) * _F32
     embeddings = min(MOST_EMBEDDINGS, n_tokens(plan.header)) * plan.header.number("embedding_length")
-    return Estimate(weights=weights, kv=0, compute=0, output=output, work=embeddings * _F32, mapped=0)
+    return MemoryEstimate(weights=weights, kv=0, compute=0, output=output, work=embeddings * _F32, mapped=0)
 
 
-def _of_parallel(plan: Plan) -> Estimate:
+def _of_parallel(plan: MemoryPlan) -> MemoryEstimate:
     """Estimate a P-EAGLE head in our own graphs: its weights are copied, its embeddings read from the file.
 
     Each value of a pass has memory of its own (`llama/eagle_graph.py`). A wide graph and several narrow ones are kept.
@@ -257,7 +259,7 @@ def _of_parallel(plan: Plan) -> Estimate:
     in_layer = 8 * widths.residual + 3 * widths.query + 2 * widths.key_and_value + widths.feed_forward
     values = header.number("block_count") * in_layer + 10 * widths.residual + 3 * n_features(header)
     compute = tokens * (values * _F32 + _cells(plan) * 2) + KEPT_BY_HEAD * n_rows * _F32
-    return Estimate(
+    return MemoryEstimate(
         weights=weights,
         kv=int(_cells(plan) * bytes_per_token(header)),
         compute=compute,
@@ -270,7 +272,7 @@ def _of_parallel(plan: Plan) -> Estimate:
 # --- weights and caches -----------------------------------------------------------------------------------------------
 
 
-def _weights(plan: Plan, first_on_gpu: int) -> tuple[int, int, int, int]:
+def _weights(plan: MemoryPlan, first_on_gpu: int) -> tuple[int, int, int, int]:
     """Return the bytes of all weights, of those on GPUs and in the mapped file, and of the largest one elsewhere.
 
     Layers from `first_on_gpu` are on GPUs, except for experts that the plan keeps in main memory; the output is the
@@ -315,7 +317,7 @@ _LARGER = {
 of three take two bits."""
 
 
-def _is_repacked(tensor: TensorInfo, plan: Plan) -> bool:
+def _is_repacked(tensor: TensorInfo, plan: MemoryPlan) -> bool:
     is_matrix = tensor.type in plan.repacked and len(tensor.shape) > 1
     return is_matrix and (plan.interleaves or tensor.shape[1] % 8 == 0)
 
@@ -326,18 +328,18 @@ def _layer(name: str, output_layer: int) -> int:
     return int(match[1]) if match else output_layer if name.startswith("output") else -1
 
 
-def _cells(plan: Plan) -> int:
+def _cells(plan: MemoryPlan) -> int:
     """Return the number of tokens in the cache; sliding windows save nothing (`swa_full`)."""
     return _attended(plan) * (plan.sequences if plan.streams else 1)
 
 
-def _attended(plan: Plan) -> int:
+def _attended(plan: MemoryPlan) -> int:
     """Return the tokens that a pass attends to: those of all sequences that share a cache, or of one stream."""
     shared = plan.n_ctx if plan.streams else plan.n_ctx * plan.sequences + plan.scratch
     return -(-shared // CELLS) * CELLS
 
 
-def _cache(plan: Plan) -> int:
+def _cache(plan: MemoryPlan) -> int:
     """Return the bytes of the keys and values of all tokens."""
     if plan.header.architecture in WITHOUT_CACHE:
         return 0
@@ -350,13 +352,13 @@ def bytes_per_token(header: Header, cache_type_k: str = "f16", cache_type_v: str
     return sum(n * type.block_bytes / type.block for n, type in zip(header.cached_values, types, strict=True))
 
 
-def _states(plan: Plan) -> int:
+def _states(plan: MemoryPlan) -> int:
     """Return the bytes of all recurrent states, old states included. They are F32 with any cache type."""
     n_layers = sum(name.endswith(("ssm_conv1d.weight", "shortconv.conv.weight")) for name in plan.header.tensors)
     return sum(_state_values(plan.header)) * _F32 * n_layers * _state_rows(plan)
 
 
-def _state_rows(plan: Plan) -> int:
+def _state_rows(plan: MemoryPlan) -> int:
     keeps_old_states = plan.header.architecture not in NO_TARGETS
     rollback = min(plan.rollback, max(0, plan.n_batch - 2)) if keeps_old_states else 0
     return (plan.sequences + plan.branches) * (1 + rollback)
@@ -370,7 +372,7 @@ def _state_values(header: Header) -> tuple[int, int]:
     return max(0, header.number("ssm.conv_kernel") - 1) * (inner + 2 * groups * state), inner * state
 
 
-def _outputs(plan: Plan) -> int:
+def _outputs(plan: MemoryPlan) -> int:
     """Return the rows of logits of one decode."""
     most = min(max(plan.max_outputs, plan.n_scored), plan.n_batch, plan.n_ctx * plan.sequences)
     return max(most, plan.sequences + plan.branches)
@@ -379,7 +381,7 @@ def _outputs(plan: Plan) -> int:
 # --- compute buffers -------------------------------------------------------------------------------------------------
 
 
-def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
+def _compute(plan: MemoryPlan, widths: _Widths) -> tuple[int, int, int]:
     """Return the compute buffer of a pass of `n_batch` tokens, the inputs in it, and the CPU's additional scratch.
 
     Inputs and two residuals exist for the whole pass. The buffer also holds the values of the widest part of a layer,
@@ -412,13 +414,13 @@ def _compute(plan: Plan, widths: _Widths) -> tuple[int, int, int]:
     return compute, inputs, scores // 2  # the CPU multiplies scores with values as F16
 
 
-def _scores(plan: Plan, widths: _Widths) -> int:
+def _scores(plan: MemoryPlan, widths: _Widths) -> int:
     """Return the bytes of attention scores without flash attention."""
     tokens = min(plan.n_ctx * plan.sequences + plan.scratch, plan.n_batch)
     return _attended(plan) * tokens * widths.heads * _F32 if plan.stores_scores else 0
 
 
-def _recurrence(plan: Plan, tokens: int) -> int:
+def _recurrence(plan: MemoryPlan, tokens: int) -> int:
     """Return the buffers of a recurrent layer: five times its inner width, and the states before and after."""
     inner, state = plan.header.number("ssm.inner_size"), _state_values(plan.header)[1]
     rows = plan.sequences + plan.branches + _state_rows(plan)

@@ -14,7 +14,7 @@ from functools import cache
 from edgespec.core.exactness import CELLS
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.header import Header
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.settings import CACHE_TYPES, LoadSettings, Switch
 from edgespec.text.figures import size_of
 
@@ -40,7 +40,7 @@ def room_bytes(in_use_bytes: int = 0) -> int:
 def needed_by(header: Header) -> int:
     """Return the memory that a model takes with the default context; 0 if unknown."""
     try:
-        return estimate(Plan(header, n_ctx=usual_context(header))).total
+        return estimate(MemoryPlan(header, n_ctx=usual_context(header))).total
     except (EdgespecError, ArithmeticError, LookupError):
         return 0
 
@@ -80,7 +80,7 @@ QUANT_BITS = {"Q8_0": 8.5, "Q6_K": 6.6, "Q5_K_M": 5.7, "Q4_K_M": 4.9, "Q3_K_M": 
 WORTHWHILE = 0.95  # of the current bits: a larger file is not a remedy
 
 
-def largest_context(plan: Plan, free_bytes: int) -> int:
+def largest_context(plan: MemoryPlan, free_bytes: int) -> int:
     """Return the largest context that fits into main memory; 0 if none fits.
 
     It is a multiple of 256, and at most the context that the model was trained for.
@@ -91,7 +91,7 @@ def largest_context(plan: Plan, free_bytes: int) -> int:
     return choices[fitting - 1] if fitting else 0
 
 
-def what_would_fit(plan: Plan, free_bytes: int) -> list[str]:
+def what_would_fit(plan: MemoryPlan, free_bytes: int) -> list[str]:
     """Return changes with which the plan fits into main memory, each with the memory that the plan then takes.
 
     Empty if no change alone suffices.
@@ -99,7 +99,7 @@ def what_would_fit(plan: Plan, free_bytes: int) -> list[str]:
     return [f"{what}: {size_of(needed)}" for what, needed in _changes(plan, free_bytes) if needed <= free_bytes]
 
 
-def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
+def _changes(plan: MemoryPlan, free_bytes: int) -> Iterator[tuple[str, int]]:
     """Yield possible changes, and the main memory needed with each; some may not suffice."""
     quantised = [(name, estimate(cached).ram) for name in ("q8_0", "q4_0") if (cached := _with_cache(plan, name))]
     for name, needed in [choice for choice in quantised if choice[1] <= free_bytes][:1]:
@@ -118,7 +118,7 @@ def _changes(plan: Plan, free_bytes: int) -> Iterator[tuple[str, int]]:
             return
 
 
-def with_context(plan: Plan, n_ctx: int) -> Plan:
+def with_context(plan: MemoryPlan, n_ctx: int) -> MemoryPlan:
     """Return the plan with this context, also for the draft unless its context differs."""
     draft = plan.draft
     if draft is not None and draft.n_ctx == plan.n_ctx:
@@ -126,7 +126,7 @@ def with_context(plan: Plan, n_ctx: int) -> Plan:
     return replace(plan, n_ctx=n_ctx, draft=draft)
 
 
-def _with_cache(plan: Plan, name: str) -> Plan | None:
+def _with_cache(plan: MemoryPlan, name: str) -> MemoryPlan | None:
     """Return the plan with keys and values in this type, also for the draft if it has the same types; None if not
     possible."""
     if plan.stores_scores or any(size % CACHE_TYPES[name].block for size in plan.header.head_sizes):

@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from edgespec.models.memory.estimate import Estimate, Plan, estimate
+from edgespec.models.memory.estimate import MemoryEstimate, MemoryPlan, estimate
 from edgespec.settings import Offload
 from edgespec.text.figures import size_of
 
 GPU_RESERVE_BYTES = 500_000_000  # of a GPU's memory, for its driver and its kernels' scratch
 
 
-def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Mapping[str, int]) -> Plan:
+def placed(
+    plan: MemoryPlan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Mapping[str, int]
+) -> MemoryPlan:
     """Return the plan with layers on the GPUs in `plan.devices`: the requested number, or for "auto" as many as fit.
 
     `free_bytes` is the free memory of each GPU by its name. A draft is placed first, completely or not at all, since
@@ -29,7 +31,9 @@ def placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_byte
     return _placed(plan, gpu_layers, gpu_layers_draft, free_bytes)
 
 
-def _placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Mapping[str, int]) -> Plan:
+def _placed(
+    plan: MemoryPlan, gpu_layers: Offload, gpu_layers_draft: Offload, free_bytes: Mapping[str, int]
+) -> MemoryPlan:
     plan = replace(plan, gpu_layers=_number_of(plan, gpu_layers))
     choices = [plan]
     if plan.draft is not None and gpu_layers_draft != "auto":
@@ -45,14 +49,14 @@ def _placed(plan: Plan, gpu_layers: Offload, gpu_layers_draft: Offload, free_byt
     return max(choices, key=lambda choice: choice.gpu_layers)
 
 
-def _number_of(plan: Plan, wanted: Offload) -> int:
+def _number_of(plan: MemoryPlan, wanted: Offload) -> int:
     """Return the requested number; 0 for "auto", which is decided later, and where there is no GPU."""
     if wanted == "auto" or not plan.devices:
         return 0
     return plan.n_layers if wanted == "all" else min(wanted, plan.n_layers)
 
 
-def gpu_layers_that_fit(plan: Plan, free_bytes: Mapping[str, int]) -> int:
+def gpu_layers_that_fit(plan: MemoryPlan, free_bytes: Mapping[str, int]) -> int:
     """Return the largest number of the target's layers that fit on its GPUs together with the draft."""
     choices = range(1, plan.n_layers + 1 if plan.devices else 1)
     return bisect_right(
@@ -60,13 +64,13 @@ def gpu_layers_that_fit(plan: Plan, free_bytes: Mapping[str, int]) -> int:
     )
 
 
-def fits_on_gpus(plan: Plan, free_bytes: Mapping[str, int]) -> bool:
+def fits_on_gpus(plan: MemoryPlan, free_bytes: Mapping[str, int]) -> bool:
     """Return whether the part on GPUs fits, with a reserve for the driver of each GPU."""
     needed = needed_on_gpus(plan, free_bytes)
     return all(n_bytes + GPU_RESERVE_BYTES <= free_bytes[name] for name, n_bytes in needed.items())
 
 
-def needed_on_gpus(plan: Plan, free_bytes: Mapping[str, int]) -> Counter[str]:
+def needed_on_gpus(plan: MemoryPlan, free_bytes: Mapping[str, int]) -> Counter[str]:
     """Return the memory that the plan takes on each GPU.
 
     llama.cpp gives each GPU of a model a share of its layers by free memory, rounded up, from the first layer on. Each
@@ -88,7 +92,7 @@ def needed_on_gpus(plan: Plan, free_bytes: Mapping[str, int]) -> Counter[str]:
     return needed
 
 
-def placement(plan: Plan, free_bytes: Mapping[str, int]) -> str:
+def placement(plan: MemoryPlan, free_bytes: Mapping[str, int]) -> str:
     """Say how many layers are on GPUs, and how full the GPUs are."""
     draft = f", {plan.draft.gpu_layers} of {plan.draft.n_layers} of the draft's" if plan.draft else ""
     needed = needed_on_gpus(plan, free_bytes)
@@ -99,7 +103,7 @@ def placement(plan: Plan, free_bytes: Mapping[str, int]) -> str:
 RESERVE_SHARE = 0.05  # of a machine's free memory
 
 
-def spread(plan: Plan, gpu_layers: Offload, free_bytes: Sequence[int], own_free_bytes: int) -> Plan:
+def spread(plan: MemoryPlan, gpu_layers: Offload, free_bytes: Sequence[int], own_free_bytes: int) -> MemoryPlan:
     """Return the plan with layers on workers, whose free memory is `free_bytes`. The output stays here.
 
     "auto" divides the layers among this machine and the workers by free memory, "all" puts all layers on workers, and a
@@ -120,7 +124,7 @@ def spread(plan: Plan, gpu_layers: Offload, free_bytes: Sequence[int], own_free_
     return replace(plan, split=tuple(split[: len(free_bytes)]))
 
 
-def where_layers_are(plan: Plan, addresses: Sequence[str]) -> str:
+def where_layers_are(plan: MemoryPlan, addresses: Sequence[str]) -> str:
     """Say which layers are on which machine, in the order of a pass."""
     at = plan.n_layers - 1 - sum(plan.split)
     places = [f"{_span(0, at)} here"] if at else []
@@ -135,15 +139,15 @@ def _span(first: int, n: int) -> str:
     return str(first) if n == 1 else f"{first}-{first + n - 1}"
 
 
-def _layers_that_fit(plan: Plan, free_bytes: int) -> int:
+def _layers_that_fit(plan: MemoryPlan, free_bytes: int) -> int:
     free = free_bytes * (1 - RESERVE_SHARE) - _spread_out(plan).compute_on_gpu
     return max(0, int(free // _layer_bytes(plan)))
 
 
-def _layer_bytes(plan: Plan) -> float:
+def _layer_bytes(plan: MemoryPlan) -> float:
     return max(1.0, _spread_out(plan).layers_on_gpu / (plan.n_layers - 1))
 
 
-def _spread_out(plan: Plan) -> Estimate:
+def _spread_out(plan: MemoryPlan) -> MemoryEstimate:
     """Estimate the target alone, with all layers on one worker."""
     return estimate(replace(plan, split=(plan.n_layers - 1,), draft=None, mtp=False))

@@ -70,7 +70,7 @@ PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CatalogueModel:
     """A model of the catalogue.
 
     Its source is a repository of the hub, or a package of the package index.
@@ -113,7 +113,7 @@ class Entry:
         return self.repository or self.package
 
 
-def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
+def catalogue(user_file: Path | None = None) -> dict[str, CatalogueModel]:
     """Return all entries by their lower-case names: the shipped ones, extended by the user's `models.toml`.
 
     Keys that a user's table does not set keep their shipped values. Raises UsageError, which names the file.
@@ -126,7 +126,7 @@ def catalogue(user_file: Path | None = None) -> dict[str, Entry]:
         raise error.reworded(what=f"{file}: {error.what}") from None
 
 
-def find(name: str) -> Entry | None:
+def find(name: str) -> CatalogueModel | None:
     """Return the entry of a name, in any case. Raises UsageError as `catalogue` does."""
     return catalogue().get(name.lower())
 
@@ -136,7 +136,7 @@ def near(name: str) -> list[str]:
     return difflib.get_close_matches(name.lower(), catalogue(), n=3)
 
 
-def published_for(entry: Entry | None, architecture: str = "") -> KnownHead | None:
+def published_for(entry: CatalogueModel | None, architecture: str = "") -> KnownHead | None:
     """Return the best published head of a catalogue entry: an MTP block in its file, or one that `pull` can bring.
 
     Without an architecture, all kinds are expected to work.
@@ -151,9 +151,9 @@ def published_for(entry: Entry | None, architecture: str = "") -> KnownHead | No
 
 
 @cache
-def _shipped() -> Mapping[str, Entry]:
+def _shipped() -> Mapping[str, CatalogueModel]:
     tables = tomllib.loads(SHIPPED.read_text(encoding="utf-8"))
-    return {name: _entry(Entry(name), table) for name, table in tables.items()}
+    return {name: _entry(CatalogueModel(name), table) for name, table in tables.items()}
 
 
 # --- the user's file --------------------------------------------------------------------------------------------------
@@ -169,9 +169,9 @@ def _parsed(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read as TOML", why=str(error)) from error
 
 
-def _extended(shipped: Mapping[str, Entry], parsed: Mapping[str, Any]) -> dict[str, Entry]:
+def _extended(shipped: Mapping[str, CatalogueModel], parsed: Mapping[str, Any]) -> dict[str, CatalogueModel]:
     """Return the shipped entries, extended and overridden. Raises UsageError."""
-    entries, own = dict(shipped), list[Entry]()
+    entries, own = dict(shipped), list[CatalogueModel]()
     for written, table in parsed.items():
         name = written.lower()
         if not isinstance(table, dict):
@@ -181,7 +181,7 @@ def _extended(shipped: Mapping[str, Entry], parsed: Mapping[str, Any]) -> dict[s
             raise UsageError(f"invalid model name '{name}'", hint=hint)
         for key, value in table.items():
             _check_value(name, key, value)
-        entry = entries[name] = _entry(entries.get(name, Entry(name)), table)
+        entry = entries[name] = _entry(entries.get(name, CatalogueModel(name)), table)
         needed = PACKAGED if entry.package else ("repository",)
         if missing := next((key for key in needed if not getattr(entry, key)), ""):
             raise UsageError(f"model '{name}' has no {missing}", hint=f"{missing} is {VALUES[missing][0]}")
@@ -213,7 +213,7 @@ def is_valid(key: str, value: Any) -> bool:
     return type(value) in ((int, float) if isinstance(high, float) else (int,)) and low <= value <= high
 
 
-def _entry(base: Entry, table: Mapping[str, Any]) -> Entry:
+def _entry(base: CatalogueModel, table: Mapping[str, Any]) -> CatalogueModel:
     numbers = {key: value for key, value in table.items() if key in NUMBERS}
     given = {key: value for key, value in table.items() if key not in NUMBERS}
     if "drafts" in given:

@@ -19,7 +19,7 @@ GGUF, SAFETENSORS = "gguf", "safetensors"
 FORM = 'a list of draft heads, such as ["mtp", "eagle3 owner/name", {kind = "eagle3", repository = "owner/name"}]'
 _REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+", re.ASCII)
 _MOST_BYTES = 1 << 60
-Place = Literal["in its file", "here", "not here"]
+HeadPlace = Literal["in its file", "here", "not here"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class KnownHead:
     """
 
     kind: str
-    place: Place
+    place: HeadPlace
     spec: str = ""
     facts: str = ""
 

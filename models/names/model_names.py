@@ -15,7 +15,7 @@ from edgespec.errors import UsageError
 from edgespec.files.paths import models_dir
 from edgespec.models.hub.cache import cached_files, cached_repositories, hub_cache, repository_folder, repository_of
 from edgespec.models.hub.quants import drafts_in, models_in, quant_of, selects, stem_of
-from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.catalog import CatalogueModel, catalogue
 from edgespec.models.names.other_programs import (
     DEPTH,
     files_below,
@@ -143,7 +143,7 @@ def called(repository: str) -> str:
     return repository.rpartition("/")[2].lower().removesuffix("-gguf")
 
 
-def entry_of(path: Path, entries: Mapping[str, Entry]) -> Entry | None:
+def entry_of(path: Path, entries: Mapping[str, CatalogueModel]) -> CatalogueModel | None:
     """Return the catalogue's entry for a model's file: by its package, its repository, also under another owner, or by
     the name of the file without its quantisation. None if there is no entry."""
     if package := packaged_at(path):
@@ -153,12 +153,12 @@ def entry_of(path: Path, entries: Mapping[str, Entry]) -> Entry | None:
     return _entry_called(stem_of(path.name), entries)
 
 
-def entry_from(source: Source, entries: Mapping[str, Entry]) -> Entry | None:
+def entry_from(source: Source, entries: Mapping[str, CatalogueModel]) -> CatalogueModel | None:
     """Return the catalogue's entry for a model that is downloaded from this source; None if there is none."""
     return source.entry if isinstance(source, PackageSpec) else _entry_called(source.repository, entries)
 
 
-def _entry_called(repository: str, entries: Mapping[str, Entry]) -> Entry | None:
+def _entry_called(repository: str, entries: Mapping[str, CatalogueModel]) -> CatalogueModel | None:
     name = called(repository)
     named = [entry for entry in entries.values() if entry.repository and called(entry.repository) == name]
     of_owner = (entry for entry in named if entry.repository.lower() == repository.lower())
@@ -182,7 +182,7 @@ def known_models() -> Iterator[tuple[str, Path | None]]:
     yield from files_elsewhere()
 
 
-def file_of(entry: Entry) -> Path | None:
+def file_of(entry: CatalogueModel) -> Path | None:
     """Return the file here that the name of an entry means: it may also be the name of another program's model."""
     elsewhere = find_elsewhere(entry.name)
     return cached(source_of(entry)) or (elsewhere[1] if elsewhere else None)

@@ -12,7 +12,7 @@ from edgespec.errors import ModelNotFoundError, UsageError
 from edgespec.files.paths import models_dir
 from edgespec.models.hub.cache import cached_files
 from edgespec.models.hub.quants import choose, models_in, parts_of, quant_of, spelt
-from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.catalog import CatalogueModel, catalogue
 
 BUNDLED = Path(__file__).parents[1] / "demo"
 HEADS = BUNDLED.with_name("heads")
@@ -50,7 +50,7 @@ class HubSpec:
 class PackageSpec:
     """A model of the catalogue in a package. `str()` returns its name."""
 
-    entry: Entry
+    entry: CatalogueModel
 
     def __str__(self) -> str:
         return self.entry.name
@@ -111,7 +111,7 @@ class PackageSpec:
 Source = HubSpec | PackageSpec
 
 
-def source_of(entry: Entry, quant: str = "") -> Source:
+def source_of(entry: CatalogueModel, quant: str = "") -> Source:
     """Return the source of an entry of the catalogue. Raises ModelNotFoundError for a package in another type."""
     if not entry.package:
         return HubSpec(entry.repository, quant=spelt(quant) or entry.quant)
@@ -137,7 +137,7 @@ def cached(wanted: Source) -> Path | None:
     return files[parts[0]] if all(part in files for part in parts) else None
 
 
-def files_here(entry: Entry) -> list[Path]:
+def files_here(entry: CatalogueModel) -> list[Path]:
     """Return the files here that are a model of the catalogue, in any quantisation."""
     if entry.package:
         return sorted(PackageSpec(entry).folder.glob("*.gguf"))

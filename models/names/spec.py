@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from edgespec.errors import ModelNotFoundError
 from edgespec.models.hub.quants import spelt
-from edgespec.models.names.catalog import Entry, catalogue, find
+from edgespec.models.names.catalog import CatalogueModel, catalogue, find
 from edgespec.models.names.model_names import HOW_TO_NAME_A_MODEL, hint_for_file, hint_for_name
 from edgespec.models.names.other_programs import (
     Program,
@@ -171,7 +171,7 @@ def _path_of(rest: str, *, is_web: bool) -> str:
     return f"{page[1]}@{page[2]}{page[3] or ''}" if page else path
 
 
-def catalogued(spec: str) -> Entry | None:
+def catalogued(spec: str) -> CatalogueModel | None:
     """Return the catalogue entry that a spec names, if any. Raises UsageError as `catalogue` does."""
     return None if spec in NAMES or is_path(spec) else find(spec.partition(":")[0])
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf_file.head_check import head_mismatch, kind_of_head, mtp_mismatch
 from edgespec.gguf_file.header import Header
-from edgespec.models.names.catalog import Entry, catalogue, published_for
+from edgespec.models.names.catalog import CatalogueModel, catalogue, published_for
 from edgespec.models.names.heads import MTP, KnownHead
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.model_names import entry_of
@@ -26,7 +26,7 @@ class KnownHeads:
     def __init__(self, models: Iterable[LocalModel]) -> None:
         self._heads = {model.path.absolute(): model for model in models if model.is_head and not model.problem}
         self._of_models = folders_of_models()
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, CatalogueModel] = {}
         with suppress(UsageError):
             self._entries = catalogue()
 
@@ -55,7 +55,7 @@ def head_of(model: LocalModel) -> KnownHead | None:
     return KnownHeads(models_near(model.path, bundled=False)).of(model)
 
 
-def head_of_entry(entry: Entry) -> KnownHead | None:
+def head_of_entry(entry: CatalogueModel) -> KnownHead | None:
     """Return the head of a catalogue entry: that of its first file here, or a published one."""
     for path in files_here(entry):
         for model in read_model(path, str(path)):

@@ -16,7 +16,7 @@ from edgespec.gguf_file.head_check import may_be_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_folder, repository_of
 from edgespec.models.hub.quants import is_mtp_block, is_named_as_draft
-from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.catalog import CatalogueModel, catalogue
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.model_names import entry_of
 from edgespec.models.names.source import HEADS
@@ -71,7 +71,7 @@ def folders_of_models() -> frozenset[Path]:
     return frozenset([folder, *(path for path in files_in(folder) if path.is_dir())])
 
 
-def places_near(target: Path, entries: Mapping[str, Entry], of_models: frozenset[Path]) -> Places:
+def places_near(target: Path, entries: Mapping[str, CatalogueModel], of_models: frozenset[Path]) -> Places:
     """Return the folders near a model's file, except that of the bundled heads. `of_models` are `folders_of_models`."""
     place, entry = repository_of(target), entry_of(target, entries)
     repositories = [place[0]] if place else []
@@ -84,7 +84,7 @@ def places_near(target: Path, entries: Mapping[str, Entry], of_models: frozenset
 
 def models_near(target: Path, *, bundled: bool = True) -> Iterator[LocalModel]:
     """Yield the drafts near a model, and unreadable files with the names of drafts, each once."""
-    entries: dict[str, Entry] = {}
+    entries: dict[str, CatalogueModel] = {}
     with suppress(UsageError):
         entries = catalogue()
     places = places_near(target, entries, folders_of_models())

@@ -12,11 +12,11 @@ from edgespec.files.paths import models_dir
 from edgespec.gguf_file.head_check import check_draft_file, check_head_fits
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.hub.cache import cached_files
-from edgespec.models.hub.pulling import Display, Item, announce, check_space, fetch_items
+from edgespec.models.hub.pulling import Display, PendingDownload, announce, check_space, fetch_items
 from edgespec.models.hub.quants import quant_of
 from edgespec.models.hub.repository import Download, plan, plan_gguf_head, plan_head
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.catalog import CatalogueModel, catalogue
 from edgespec.models.names.heads import GGUF, MTP, KnownHead, PublishedHead
 from edgespec.models.names.local import LocalModel, read_model
 from edgespec.models.names.model_names import entry_from, entry_of
@@ -26,7 +26,7 @@ from edgespec.models.pair.known_heads import head_of
 TYPE = "Q8_0"  # of the weights of converted heads
 
 
-def known_head(item: Item) -> KnownHead | None:
+def known_head(item: PendingDownload) -> KnownHead | None:
     """Return the head that a planned model has already: in its file, or here. Of a model that is not here, only the
     catalogue says what is in its file."""
     if (model := _model_of(item)) is not None:
@@ -44,7 +44,7 @@ def known_head(item: Item) -> KnownHead | None:
     return None
 
 
-def published_head(item: Item, display: Display) -> Item | None:
+def published_head(item: PendingDownload, display: Display) -> PendingDownload | None:
     """Return the best published head that can be had for a planned model, planned as its draft; None without one.
 
     Heads in the model's own repository, which `offered_draft` offers, are left out, and so are heads of kinds that do
@@ -77,7 +77,9 @@ def head_called(repository: str, model: Path) -> PublishedHead | None:
     return None
 
 
-def fetch_published(head: PublishedHead, item: Item, display: Display, cancel: CancelFlag) -> Item:
+def fetch_published(
+    head: PublishedHead, item: PendingDownload, display: Display, cancel: CancelFlag
+) -> PendingDownload:
     """Download a published head for a model that is here, and convert or check it. Returns the head's item, whose
     `stopped` is set if the download was cancelled. Raises EdgespecError."""
     draft = _planned(head, item, display)
@@ -90,7 +92,7 @@ def fetch_published(head: PublishedHead, item: Item, display: Display, cancel: C
     return draft
 
 
-def _planned(head: PublishedHead, item: Item, display: Display) -> Item:
+def _planned(head: PublishedHead, item: PendingDownload, display: Display) -> PendingDownload:
     """Return the head as an item whose download is planned. Raises EdgespecError."""
     wanted = HubSpec(head.repository)
     display.progress(f"looking for {head.repository}", None)
@@ -104,7 +106,7 @@ def _planned(head: PublishedHead, item: Item, display: Display) -> Item:
             download = plan_head(wanted, display.note)
     finally:
         display.end_progress()
-    draft = Item(head.repository, wanted, targets=[item], head=head, download=download)
+    draft = PendingDownload(head.repository, wanted, targets=[item], head=head, download=download)
     draft.was_here, draft.path = download.is_here, download.path
     try:
         check_space([download])
@@ -113,7 +115,7 @@ def _planned(head: PublishedHead, item: Item, display: Display) -> Item:
     return draft
 
 
-def finish_head(item: Item, display: Display) -> None:
+def finish_head(item: PendingDownload, display: Display) -> None:
     """Convert a downloaded head for its model, or check the file of one that needs no conversion. A failure is kept in
     `error`; the path of the item is then that of the head's file."""
     target = next((each.path for each in item.targets if each.path is not None and each.is_done), None)
@@ -133,7 +135,7 @@ def finish_head(item: Item, display: Display) -> None:
         display.end_progress()
 
 
-def _entry_of(item: Item) -> Entry | None:
+def _entry_of(item: PendingDownload) -> CatalogueModel | None:
     """Return the catalogue's entry of an item. Raises UsageError for a catalogue with errors."""
     entries = catalogue()
     if item.wanted is not None:
@@ -141,7 +143,7 @@ def _entry_of(item: Item) -> Entry | None:
     return entry_of(item.path, entries) if item.path is not None else None
 
 
-def _model_of(item: Item) -> LocalModel | None:
+def _model_of(item: PendingDownload) -> LocalModel | None:
     """Return the model of an item if it is here and can be read."""
     if item.path is None or not item.was_here:
         return None

@@ -11,7 +11,7 @@ from edgespec.errors import EdgespecError
 from edgespec.gguf_file.head_check import kind_of_head
 from edgespec.gguf_file.header import Header
 from edgespec.models.hub.cache import repository_of
-from edgespec.models.names.catalog import Entry, catalogue
+from edgespec.models.names.catalog import CatalogueModel, catalogue
 from edgespec.models.names.local import LocalModel
 from edgespec.models.names.model_names import called, name_of
 from edgespec.models.names.source import PackageSpec, files_here, packaged_at
@@ -58,7 +58,9 @@ class Suggestion:
         return f"edgespec pull {self.spec}"
 
 
-def suggestions(target: Header, models: Iterable[LocalModel], entries: Iterable[Entry] = ()) -> list[Suggestion]:
+def suggestions(
+    target: Header, models: Iterable[LocalModel], entries: Iterable[CatalogueModel] = ()
+) -> list[Suggestion]:
     """Return the drafts for a target, the best first, incompatible ones last.
 
     `target` is from `check_model`. `entries` are the catalogue's drafts for it, from `catalogue_drafts`; drafts that
@@ -88,12 +90,12 @@ def assessed(target: Header, vocabulary: Vocabulary, model: LocalModel) -> Sugge
     return Suggestion(spec, verdict, why, True, size.times_smaller, model.size_bytes, reasons, kind=kind)
 
 
-def to_fetch(entries: Iterable[Entry]) -> Iterator[Suggestion]:
+def to_fetch(entries: Iterable[CatalogueModel]) -> Iterator[Suggestion]:
     """Yield the catalogue's drafts that are not here."""
     return (found for found in of_catalogue(entries) if not found.is_here)
 
 
-def of_catalogue(entries: Iterable[Entry]) -> Iterator[Suggestion]:
+def of_catalogue(entries: Iterable[CatalogueModel]) -> Iterator[Suggestion]:
     """Yield the catalogue's drafts, unchecked, in its order."""
     for entry in entries:
         about = entry.about or entry.source
@@ -132,7 +134,7 @@ def instead(found: Collection[Suggestion]) -> str:
     return f"no model here can draft for it, and the catalogue has none; {without}"
 
 
-def catalogue_drafts(spec: str, path: Path | None) -> list[Entry]:
+def catalogue_drafts(spec: str, path: Path | None) -> list[CatalogueModel]:
     """Return the catalogue's drafts for a target.
 
     The target is found by its name in the catalogue, by its repository, also under another owner, or by the name of its

@@ -35,7 +35,7 @@ from random import Random
 from statistics import geometric_mean, median
 
 from edgespec.bench.measure import machine
-from edgespec.bench.suites import Item, sample, shipped
+from edgespec.bench.suites import SuitePrompt, sample, shipped
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import EdgespecError
 from edgespec.gguf_file.head_check import is_head, kind_of_head, mtp_mismatch
@@ -107,7 +107,7 @@ class Sample:
 class Prompt:
     """A question, as the text and the number of tokens that both programs read."""
 
-    item: Item
+    item: SuitePrompt
     text: str
     request: Request
     n_tokens: int
@@ -199,24 +199,24 @@ def drafts_of(model: Path, draft: Path | None) -> list[list[str]]:
     return found
 
 
-def prompts(per_kind: int) -> list[Item]:
+def prompts(per_kind: int) -> list[SuitePrompt]:
     """Return the first prompts of each kind, interleaved, so that an interrupted run has seen all kinds."""
     return sample([item for kind in KINDS for item in _kind(kind)], per_kind)
 
 
-def _kind(kind: str) -> list[Item]:
+def _kind(kind: str) -> list[SuitePrompt]:
     if kind == "coding":
-        return [Item(f"coding-{n:02}", kind, text) for n, text in enumerate(CODING, start=1)]
+        return [SuitePrompt(f"coding-{n:02}", kind, text) for n, text in enumerate(CODING, start=1)]
     items = shipped([SUITES[kind]])
     if kind == "repeat":
         question = "Repeat the following text word for word, without any change:\n\n{}"
-        return [Item(f"repeat-{n:02}", kind, question.format(i.reference)) for n, i in enumerate(items, start=1)]
+        return [SuitePrompt(f"repeat-{n:02}", kind, question.format(i.reference)) for n, i in enumerate(items, start=1)]
     if kind in ("summary", "retrieval"):
         items = [item for item in items if (item.id in FROM_PASSAGES) == (kind == "retrieval")]
-    return [Item(item.id, kind, item.prompt) for item in items]
+    return [SuitePrompt(item.id, kind, item.prompt) for item in items]
 
 
-def read_prompts(llm: Runtime, items: Sequence[Item], tokens: int) -> Iterator[Prompt]:
+def read_prompts(llm: Runtime, items: Sequence[SuitePrompt], tokens: int) -> Iterator[Prompt]:
     """Yield the prompts as the model's chat template writes them."""
     template = ChatTemplate(llm.model)
     for item in items:

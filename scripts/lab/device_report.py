@@ -45,7 +45,7 @@ from edgespec.llama.drivers import driver_of
 from edgespec.llama.kernels import described_build
 from edgespec.llama.library import gpus
 from edgespec.llama.model import LlamaModel
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.names.spec import resolve
 
 HERE = Path(__file__).parent
@@ -196,8 +196,8 @@ def of_types(path: Path, n_ctx: int) -> Iterator[str]:
 def measured(path: Path, type: str, n_ctx: int) -> Measured:
     """Load a model with all layers on the first GPU, and measure it."""
     print(f"device_report: measuring {type}", file=sys.stderr)
-    plan = Plan(check_model(path), n_ctx=n_ctx, max_outputs=WIDEST)
-    plan = Plan(plan.header, n_ctx=n_ctx, max_outputs=WIDEST, gpu_layers=plan.n_layers)
+    plan = MemoryPlan(check_model(path), n_ctx=n_ctx, max_outputs=WIDEST)
+    plan = MemoryPlan(plan.header, n_ctx=n_ctx, max_outputs=WIDEST, gpu_layers=plan.n_layers)
     with (
         Buffers() as buffers,
         LlamaModel(plan.header, gpu_layers=plan.gpu_layers) as model,

@@ -42,7 +42,7 @@ from edgespec.settings import Message, Request
 from edgespec.training import trainer
 from edgespec.training.answers import end_token, load_settings
 from edgespec.training.batches import FEWEST_ANSWER, Batch
-from edgespec.training.features import SAMPLED, Row, default_layers
+from edgespec.training.features import SAMPLED, TrainingRow, default_layers
 from edgespec.training.gguf_files import Teacher, read_teacher, shape_of, write_head
 from edgespec.training.heads import Shape, Weights
 from edgespec.training.job import LICENCE, Settings
@@ -357,11 +357,11 @@ def train(
 
 def write_ngram(file: Path, header: Header, texts: Sequence[Text]) -> None:
     """Write a table for token recycling, from counts: the answers are so many that their probabilities add little."""
-    averages, rows, n_learned = Averages(), list[Row](), 0
+    averages, rows, n_learned = Averages(), list[TrainingRow](), 0
     for text in texts:
         tokens, n = text.tokens.tolist(), text.n_prompt
         if text.is_held_out:
-            rows.append(Row("", text.temperature, True, tokens[:n], tokens[n:]))
+            rows.append(TrainingRow("", text.temperature, True, tokens[:n], tokens[n:]))
             continue
         for place in range(n, len(tokens)):
             before, token, following = tokens[place - 2 : place + 1]

@@ -12,8 +12,8 @@ from tiny_gguf import write_model
 from tiny_lora import write_adapter
 
 from edgespec.bench.measure import (
+    BenchPlan,
     BenchResult,
-    Plan,
     Question,
     Runner,
     Sample,
@@ -23,7 +23,7 @@ from edgespec.bench.measure import (
     without_folders,
 )
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests, default_modes, parse_mode, settings_for, with_plain
-from edgespec.bench.suites import Item
+from edgespec.bench.suites import SuitePrompt
 from edgespec.bench.summary import speedups, summarise
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError, UsageError
@@ -34,8 +34,8 @@ from edgespec.settings import LoadSettings
 
 REPETITIVE = "the cat sat on the mat and " * 8
 ITEMS = [
-    Item("one", "chat", "Say something about cats.", REPETITIVE),
-    Item("two", "code_completion", "def quicksort(xs):\n", "x = [1, 2, 3]\n" * 8),
+    SuitePrompt("one", "chat", "Say something about cats.", REPETITIVE),
+    SuitePrompt("two", "code_completion", "def quicksort(xs):\n", "x = [1, 2, 3]\n" * 8),
 ]
 ALL = ("suffix", "recycling", "draft")
 MODES = [Mode("draft", "fixed:2"), Mode("suffix", "fixed:4"), Mode("suffix,draft"), Mode("draft", "fixed:3", 2)]
@@ -50,7 +50,7 @@ def llm(home: Path) -> Iterator[Runtime]:
 
 @pytest.fixture(scope="module")
 def result(llm: Runtime) -> BenchResult:
-    return run_bench(llm, Plan(ITEMS, MODES, tokens=4, repeat=2, command="edgespec bench"))
+    return run_bench(llm, BenchPlan(ITEMS, MODES, tokens=4, repeat=2, command="edgespec bench"))
 
 
 # --- modes ------------------------------------------------------------------------------------------------------------
@@ -220,30 +220,30 @@ def test_an_answer_is_not_drafted_from_the_answer_of_another_mode(home: Path) ->
 @pytest.mark.long
 def test_a_reference_is_the_answer_and_the_suffix_drafter_drafts_what_it_repeats(llm: Runtime) -> None:
     modes = [*MODES[:2], Mode("draft", rule="rejection")]
-    result = run_bench(llm, Plan(ITEMS[:2], modes, tokens=32, temperatures=[0.8], reference=True))
+    result = run_bench(llm, BenchPlan(ITEMS[:2], modes, tokens=32, temperatures=[0.8], reference=True))
     copied = [sample for sample in result.samples if sample.mode == "suffix fixed:4"]
     assert [sample.stats.accepted > 10 for sample in copied] == [True, True]
     assert len({(sample.item, *sample.tokens) for sample in result.samples}) == 2
     assert "skipped draft auto rejection: reference answers need the coupled rule" in result.messages
     n = len(llm.model.tokenize(ITEMS[1].reference, add_special=False, parse_special=False))
-    [whole] = run_bench(llm, Plan(ITEMS[1:2], [PLAIN], temperatures=[0.0], reference=True)).samples
+    [whole] = run_bench(llm, BenchPlan(ITEMS[1:2], [PLAIN], temperatures=[0.0], reference=True)).samples
     assert len(whole.tokens) == n
 
 
 def test_prompts_that_do_not_fit_or_have_no_reference_are_left_out(llm: Runtime) -> None:
-    items = [Item("long", "chat", "word " * 2000), Item("bare", "chat", "Hello"), ITEMS[0]]
-    result = run_bench(llm, Plan(items, [PLAIN], tokens=2, temperatures=[0.0]))
+    items = [SuitePrompt("long", "chat", "word " * 2000), SuitePrompt("bare", "chat", "Hello"), ITEMS[0]]
+    result = run_bench(llm, BenchPlan(items, [PLAIN], tokens=2, temperatures=[0.0]))
     assert {sample.item for sample in result.samples} == {"bare", "one"}
     assert any(message.startswith("skipped long: the prompt has ") for message in result.messages)
     with pytest.raises(UsageError, match="skipped bare: it has no reference answer"):
-        run_bench(llm, Plan(items[1:2], [PLAIN], reference=True))
+        run_bench(llm, BenchPlan(items[1:2], [PLAIN], reference=True))
 
 
 def test_modes_that_the_model_cannot_do_are_left_out(home: Path, tmp_path: Path) -> None:
     write_model(tmp_path / "tiny.gguf", "mamba")  # whose memory cannot be rolled back
     modes = [Mode("suffix", "fixed:2")]
     with Runtime(settings_for(LoadSettings(str(tmp_path / "tiny.gguf"), threads=1), modes)) as llm:
-        result = run_bench(llm, Plan(ITEMS[:1], modes, tokens=4, temperatures=[0.0]))
+        result = run_bench(llm, BenchPlan(ITEMS[:1], modes, tokens=4, temperatures=[0.0]))
     assert result.modes == ["plain"]
     assert "skipped suffix fixed:2: drafter suffix is not loaded" in result.messages
     assert result.models["draft"] is result.costs["draft"] is None
@@ -259,10 +259,10 @@ def test_what_was_measured_before_it_was_cancelled_is_kept(llm: Runtime) -> None
         if what.startswith("measuring,") and done >= 0.5:
             cancel.set()
 
-    result = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=3), stop_in_the_middle, cancel)
+    result = run_bench(llm, BenchPlan(ITEMS[:2], MODES, tokens=3), stop_in_the_middle, cancel)
     assert not result.complete and result.failure is None and result.costs["target"]
     assert len(result.samples) == 10  # of 20
-    nothing = run_bench(llm, Plan(ITEMS[:2], MODES, tokens=8), None, cancel)
+    nothing = run_bench(llm, BenchPlan(ITEMS[:2], MODES, tokens=8), None, cancel)
     assert (nothing.complete, nothing.samples, nothing.costs) == (False, [], {})
 
 
@@ -275,7 +275,7 @@ def test_what_was_measured_before_the_model_failed_is_kept(llm: Runtime, monkeyp
         return real(self, mode, question, temperature, repeat)
 
     monkeypatch.setattr(Runner, "answer", fail_late)
-    result = run_bench(llm, Plan(ITEMS[:2], MODES[:1], tokens=2))
+    result = run_bench(llm, BenchPlan(ITEMS[:2], MODES[:1], tokens=2))
     assert (result.complete, result.failure, len(result.samples)) == (False, "decoding failed: it is broken", 2)
 
 

@@ -21,8 +21,8 @@ from edgespec.bench import targets
 from edgespec.bench.comparison import (
     ComparedFile,
     Comparison,
-    Plan,
-    Row,
+    ComparisonPlan,
+    ComparisonRow,
     caveats,
     conclusions,
     nats,
@@ -35,7 +35,7 @@ from edgespec.bench.comparison import (
 from edgespec.bench.measure import Runner, Sample
 from edgespec.bench.modes import PLAIN, Contest, Mode, contests
 from edgespec.bench.quality import Quality, default_text
-from edgespec.bench.suites import Item
+from edgespec.bench.suites import SuitePrompt
 from edgespec.bench.summary import ALL
 from edgespec.bench.targets import check_quants, find_targets, make_quant, size_bytes
 from edgespec.cancel import CancelFlag
@@ -46,7 +46,10 @@ from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings
 
 TARGET, DRAFT = resolve("demo").path, resolve("demo:draft").path
-ITEMS = [Item("one", "chat", "Say something about cats."), Item("two", "code_completion", "def quicksort(xs):\n")]
+ITEMS = [
+    SuitePrompt("one", "chat", "Say something about cats."),
+    SuitePrompt("two", "code_completion", "def quicksort(xs):\n"),
+]
 DEMO = ["demo", "-t", "1", "-n", "4", "--prompts", "maths", "--per-category", "1", "--limit", "1", "--modes", "plain"]
 MODES = [PLAIN, Mode("suffix", "fixed:2"), Mode("draft", "fixed:2")]
 
@@ -59,14 +62,14 @@ def _short_windows() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def plan(home: Path) -> Plan:
+def plan(home: Path) -> ComparisonPlan:
     """The bundled target, a smaller copy of it, and the draft as a third file."""
     targets, settings = find_targets(["demo:draft", "demo"], ["Q4_0"]), LoadSettings("demo", threads=1)
-    return Plan(targets, contests(MODES, [DRAFT]), ITEMS, 6, default_text(), settings, limit=1)
+    return ComparisonPlan(targets, contests(MODES, [DRAFT]), ITEMS, 6, default_text(), settings, limit=1)
 
 
 @pytest.fixture(scope="module")
-def result(plan: Plan) -> Comparison:
+def result(plan: ComparisonPlan) -> Comparison:
     return run_comparison(plan)
 
 
@@ -159,7 +162,7 @@ def test_files_of_the_same_name_are_told_apart_by_their_folders(
 
 
 @pytest.mark.long
-def test_every_file_is_measured_in_every_mode(plan: Plan, result: Comparison) -> None:
+def test_every_file_is_measured_in_every_mode(plan: ComparisonPlan, result: Comparison) -> None:
     assert result.complete and not result.failures
     labels = ["demo:draft", "demo", "demo Q4_0"]
     assert [file.label for file in result.files] == labels and result.reference == "demo"
@@ -189,7 +192,7 @@ def test_quality_is_reported_of_every_file(result: Comparison) -> None:
         assert quality.perplexity_ratio == pytest.approx(quality.perplexity / demo.perplexity)
 
 
-def test_one_file_alone_has_a_perplexity(plan: Plan, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_file_alone_has_a_perplexity(plan: ComparisonPlan, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.bench.comparison.WINDOW", 512)
     found = run_comparison(replace(plan, targets=find_targets(["demo"]), contests=contests([PLAIN], [])))
     [file], [row] = found.files, found.rows
@@ -198,7 +201,7 @@ def test_one_file_alone_has_a_perplexity(plan: Plan, home: Path, monkeypatch: py
 
 
 @pytest.mark.long
-def test_a_stopped_comparison_has_what_was_measured(plan: Plan, home: Path) -> None:
+def test_a_stopped_comparison_has_what_was_measured(plan: ComparisonPlan, home: Path) -> None:
     cancel = CancelFlag()
 
     def stop(what: str, done: float) -> None:
@@ -210,7 +213,9 @@ def test_a_stopped_comparison_has_what_was_measured(plan: Plan, home: Path) -> N
     assert [row.file for row in stopped.rows] == ["demo:draft"] and all(file.quality for file in stopped.files)
 
 
-def test_if_one_file_fails_the_others_are_measured(plan: Plan, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_one_file_fails_the_others_are_measured(
+    plan: ComparisonPlan, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, calls = Runner.samples, iter(range(100))
 
     def fail_once(self: Runner, *args: Any) -> Any:
@@ -251,7 +256,7 @@ def test_a_speedup_is_the_median_over_prompts() -> None:
 TWO_A_STEP = Stats(rounds=1, generated_tokens=2)
 
 
-def row(file: str, rate: float | None, mode: str = "plain", **figures: Any) -> Row:
+def row(file: str, rate: float | None, mode: str = "plain", **figures: Any) -> ComparisonRow:
     figures = {
         "speedup": 1.0,
         "speedup_low": None,
@@ -259,7 +264,7 @@ def row(file: str, rate: float | None, mode: str = "plain", **figures: Any) -> R
         "stats": Stats(rounds=1, generated_tokens=1),
         **figures,
     }
-    return Row(
+    return ComparisonRow(
         mode=mode,
         temperature=0.0,
         category=ALL,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from edgespec.bench.suites import CATEGORIES, Item, read_items, sample, shipped
+from edgespec.bench.suites import CATEGORIES, SuitePrompt, read_items, sample, shipped
 from edgespec.errors import UsageError
 from edgespec.llama.model import LlamaModel
 
@@ -18,7 +18,7 @@ ITEMS = shipped()
 FENCED = re.compile(r"```(\w+)\n(.*?)```", re.DOTALL)
 PYTHON_BLOCK = re.compile(r"^(class|def) .*:$", re.MULTILINE)
 
-Read = Callable[[bytes | str], tuple[list[Item], list[str]]]
+Read = Callable[[bytes | str], tuple[list[SuitePrompt], list[str]]]
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def model() -> Iterator[LlamaModel]:
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    def write_and_read(content: bytes | str) -> tuple[list[Item], list[str]]:
+    def write_and_read(content: bytes | str) -> tuple[list[SuitePrompt], list[str]]:
         path = tmp_path / "prompts.jsonl"
         path.write_bytes(content.encode() if isinstance(content, str) else content)
         return read_items(path)
@@ -37,11 +37,11 @@ def read(tmp_path: Path) -> Read:
     return write_and_read
 
 
-def in_category(category: str) -> list[Item]:
+def in_category(category: str) -> list[SuitePrompt]:
     return [item for item in ITEMS if item.category == category]
 
 
-def shared_trigrams(item: Item) -> float:
+def shared_trigrams(item: SuitePrompt) -> float:
     """Return the share of the reference's runs of three words that occur in the prompt."""
     said, answered = (re.findall(r"\w+", text.lower()) for text in (item.prompt, item.reference))
     known = set(zip(said, said[1:], said[2:], strict=False))
@@ -76,7 +76,7 @@ def test_python_compiles() -> None:
     assert len(sources) == 16
 
 
-def python_of(item: Item) -> list[str]:
+def python_of(item: SuitePrompt) -> list[str]:
     if item.category != "code_completion":
         return [code for language, code in FENCED.findall(f"{item.prompt}\n{item.reference}") if language == "python"]
     return [item.prompt + item.reference] if PYTHON_BLOCK.search(item.prompt) else []
@@ -114,7 +114,7 @@ def test_some_categories_can_be_chosen() -> None:
 
 def test_a_prompt_is_enough(read: Read) -> None:
     items, problems = read('{"prompt": "Hi"}\n\n{"prompt": "Hi", "id": 7, "category": "talk", "reference": "Hello"}')
-    assert items == [Item("line-1", "other", "Hi"), Item("7", "talk", "Hi", "Hello")]
+    assert items == [SuitePrompt("line-1", "other", "Hi"), SuitePrompt("7", "talk", "Hi", "Hello")]
     assert (items[0].prompt, problems) == ("Hi", [])
 
 
@@ -122,7 +122,7 @@ def test_the_form_of_spec_bench(read: Read) -> None:
     row = {"question_id": 81, "category": "writing", "turns": ["Write.", "Again."], "reference": ["One", "Two"]}
     bare = {"question_id": "x", "category": "qa", "turns": ["Why?"], "reference": []}
     items, problems = read(f"{json.dumps(row)}\n{json.dumps(bare)}\n")
-    assert items == [Item("81", "writing", "Write.", "One"), Item("x", "qa", "Why?")]
+    assert items == [SuitePrompt("81", "writing", "Write.", "One"), SuitePrompt("x", "qa", "Why?")]
     assert problems == []
 
 
@@ -185,7 +185,7 @@ def test_a_sample_takes_the_categories_in_turns() -> None:
 
 
 def test_a_sample_takes_all_there_are_of_a_small_category() -> None:
-    a1, a2, a3, b1 = items = [Item(id, id[0], "?") for id in ("a1", "a2", "a3", "b1")]
+    a1, a2, a3, b1 = items = [SuitePrompt(id, id[0], "?") for id in ("a1", "a2", "a3", "b1")]
     assert sample(items, 2) == [a1, b1, a2]
     assert sample(items, 10**9) == [a1, b1, a2, a3]
     assert sample([], 3) == sample(items, 0) == []

@@ -16,8 +16,8 @@ import pytest
 from fake_engine import FakeEngine
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Event, Notice
 from edgespec.chat.attachments import Attachment, attachment
+from edgespec.chat.events import ChatEvent, Notice
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.transcript import ImportedChat, import_chat
@@ -60,11 +60,11 @@ def talking_to(engine: Any, store: Store, **settings: Any) -> Session:
     return session
 
 
-def said(events: Iterable[Event]) -> str:
+def said(events: Iterable[ChatEvent]) -> str:
     return "".join(event.text for event in events if isinstance(event, TokenEvent))
 
 
-def notices(events: Iterable[Event]) -> list[str]:
+def notices(events: Iterable[ChatEvent]) -> list[str]:
     return [event.text for event in events if isinstance(event, Notice)]
 
 
@@ -478,7 +478,7 @@ def test_when_the_model_dies_the_answer_so_far_is_kept_and_it_can_be_started_aga
     session = Session(store, lambda wanted, progress, cancel: engines.pop(0), DEMO, ChatSettings(seed=3))
     session.load()
     events = session.ask("count")
-    seen: list[Event] = []
+    seen: list[ChatEvent] = []
     with pytest.raises(WorkerDiedError):
         seen.extend(events)
     assert stored(session) == ["count", "one two"]

@@ -11,7 +11,7 @@ import pytest
 from fake_engine import FakeEngine, drafted_events, plain
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.comparing import Comparison, Lane, side_of, sides_and_text
+from edgespec.chat.comparing import AnswerComparison, Lane, side_of, sides_and_text
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.core.sampling import SamplingSettings
@@ -36,8 +36,8 @@ def talking_to(engine: Any, **settings: Any) -> Session:
     return session_with(lambda *_: engine, **settings)
 
 
-def compared(session: Session, argument: str, cancel: CancelFlag | None = None, **heard: Any) -> Comparison:
-    comparison = Comparison(session, *sides_and_text(session, argument))
+def compared(session: Session, argument: str, cancel: CancelFlag | None = None, **heard: Any) -> AnswerComparison:
+    comparison = AnswerComparison(session, *sides_and_text(session, argument))
     comparison.run(cancel or CancelFlag(), **heard)
     return comparison
 
@@ -234,9 +234,9 @@ def lane(text: str, step_s: float, *, finish: FinishReason = "stop", proposed: i
     return Lane([*events, TokenEvent(-1, "", finish_reason=finish, stats=stats)])
 
 
-def of(first: Lane, second: Lane, verify: VerifyRule = "coupled") -> Comparison:
+def of(first: Lane, second: Lane, verify: VerifyRule = "coupled") -> AnswerComparison:
     session = talking_to(FakeEngine(), verify=verify)
-    comparison = Comparison(session, *sides_and_text(session, "x"))
+    comparison = AnswerComparison(session, *sides_and_text(session, "x"))
     comparison.lanes = first, second
     return comparison
 

@@ -10,7 +10,7 @@ from fake_engine import FakeEngine
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat import states
-from edgespec.chat.comparing import Comparison, sides_and_text
+from edgespec.chat.comparing import AnswerComparison, sides_and_text
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.states import ChatStates, states_folder
@@ -78,7 +78,7 @@ def test_a_race_does_not_restore_the_cache_of_a_chat(store: Store, argument: str
     engine = FakeEngine()
     session, chat = talking_to(engine, store), str(session.chat.saved_id)
     session.chat.open(chat)
-    Comparison(session, *sides_and_text(session, argument)).run(CancelFlag())
+    AnswerComparison(session, *sides_and_text(session, argument)).run(CancelFlag())
     assert states_of(engine) == [f"{call} {chat}.kv" for call in calls]
 
 

@@ -14,9 +14,9 @@ from tiny_gguf import CHATML
 from edgespec.cancel import CancelFlag
 from edgespec.chat import session as session_module
 from edgespec.chat import tool_use
-from edgespec.chat.answerer import Added, Events, Notice
 from edgespec.chat.commands import run_line
 from edgespec.chat.controls import Controls
+from edgespec.chat.events import Added, ChatEvents, Notice
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.transcript import import_chat, read_jsonl, to_jsonl, to_markdown
@@ -77,7 +77,7 @@ def opened(toolbox: Toolbox, store: Store, runtime: Runtime) -> Iterator[Open]:
         session.model.unload()
 
 
-def read(events: Events, decision: Decision = "once") -> tuple[str, list[str], list[Stats]]:
+def read(events: ChatEvents, decision: Decision = "once") -> tuple[str, list[str], list[Stats]]:
     """The shown text, the states of calls, and the statistics of each answer."""
     text, states, stats = "", list[str](), list[Stats]()
     for event in events:

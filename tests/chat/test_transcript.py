@@ -21,14 +21,14 @@ from edgespec.chat.transcript import (
     to_markdown,
 )
 from edgespec.errors import UsageError
-from edgespec.history import Answer, ChatInfo, Store, Turn
+from edgespec.history import AnswerRecord, ChatInfo, Store, Turn
 from edgespec.history.data import valid_text
 
 INFO = ChatInfo("abc", "Bread", 1.7e9, 1.8e9, "k", 2, "target.gguf")
 
 
 def turns(*messages: tuple[str, str], finish_reason: str = "stop") -> list[Turn]:
-    answer = Answer(finish_reason=finish_reason)
+    answer = AnswerRecord(finish_reason=finish_reason)
     return [Turn("k", None, role, text, 1.7e9, answer if role == "assistant" else None) for role, text in messages]
 
 

@@ -20,7 +20,7 @@ from cli_program import COMMAND, Finished, edgespec_alone, edgespec_here, enviro
 from fake_stream import FakeWorkers
 from tiny_gguf import CHATML, write_model
 
-from edgespec.batch.results import Meter, Result
+from edgespec.batch.results import Meter, RowResult
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError
@@ -367,10 +367,10 @@ def test_a_meter_tells_rows_failures_speed_and_time_left(monkeypatch: pytest.Mon
     assert meter.progress() == ["40 of 100 rows", "0.0 rows/s", "0.0 tok/s"]
     for _ in range(9):
         meter.hear(TokenEvent(5, "a"))
-        meter.add(Result({}, stats=(Stats(generated_tokens=6, rounds=4),)))
+        meter.add(RowResult({}, stats=(Stats(generated_tokens=6, rounds=4),)))
     meter.hear(TokenEvent(-1, "", finish_reason="stop"))
     meter.hear(GenerationError("no"))
-    meter.add(Result({}, failure="line 3: bad"))
+    meter.add(RowResult({}, failure="line 3: bad"))
     now_s += 5
     assert meter.progress() == ["50 of 100 rows", "1 failed", "1.0 rows/s", "0.9 tok/s", "0:50 left"]
     assert meter.summary() == [

@@ -15,7 +15,7 @@ import pytest
 
 from edgespec.cancel import CancelFlag
 from edgespec.cluster import nodes as module
-from edgespec.cluster.actor import Survey, Told
+from edgespec.cluster.actor import ActorReply, Survey
 from edgespec.cluster.nodes import Nodes
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
@@ -69,17 +69,17 @@ class FakeActor:
 
     def do_close(self) -> None: ...
 
-    def do_introduce(self) -> Told:
+    def do_introduce(self) -> ActorReply:
         if not self._node.is_alive or self.is_killed:
             raise RuntimeError("The actor died\nits node has died")
-        return Told((self._node.depend_on, ModelInfo("tiny", sequences=2)), notes=("slow disk",))
+        return ActorReply((self._node.depend_on, ModelInfo("tiny", sequences=2)), notes=("slow disk",))
 
-    def do_answer(self, request: Request) -> Told:
+    def do_answer(self, request: Request) -> ActorReply:
         self._node.n_answers += 1
         if self._node.n_answers > self._node.dies:
             self._node.is_alive = False
             raise UnavailableError("connection refused")
-        return Told([TokenEvent(1, request.prompt), TokenEvent(-1, "", finish_reason="stop", stats=Stats())])
+        return ActorReply([TokenEvent(1, request.prompt), TokenEvent(-1, "", finish_reason="stop", stats=Stats())])
 
 
 class FakeRay:
@@ -109,7 +109,7 @@ class FakeRay:
             if found.version is None:
                 raise PackageNotFoundError("edgespec")
             return found.version
-        return Told(found.survey)
+        return ActorReply(found.survey)
 
     def actor(self, node: str, kind: type, settings: LoadSettings, missing: Any, *, cpus: float, gpus: float) -> Any:
         self.actors.append(FakeActor(self._node(node), settings))

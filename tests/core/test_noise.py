@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edgespec.core.noise import BITS, Stream, gumbel64, hashes, key, least_hash, uniform
+from edgespec.core.noise import BITS, NoiseStream, gumbel64, hashes, key, least_hash, uniform
 
 N = 100_000
 
@@ -27,8 +27,8 @@ def test_golden_values() -> None:
     assert hashes(key(0, 1, 0), 4).tolist() == [395387726, 3394009483, 1727010044, 1026756318]
     assert hashes(key(0, 0, 1), 4).tolist() == [3883280059, 4175546143, 1609946527, 1683416441]
     assert hashes(key(2**64 - 1, 3, 100_000), 4).tolist() == [1822607221, 1595513818, 526318941, 3361408068]
-    assert hashes(key(42, 1, 7, Stream.RESIDUAL, 5), np.array([0, 151_935])).tolist() == [113515572, 2282002878]
-    assert uniform(key(42, 1, 7, Stream.ACCEPT, 5)) == pytest.approx(0.1951621174812317, abs=1e-15)
+    assert hashes(key(42, 1, 7, NoiseStream.RESIDUAL, 5), np.array([0, 151_935])).tolist() == [113515572, 2282002878]
+    assert uniform(key(42, 1, 7, NoiseStream.ACCEPT, 5)) == pytest.approx(0.1951621174812317, abs=1e-15)
     assert gumbel(1, 0, 0, 4) == pytest.approx([4.9127078, -0.1163645, -1.6468982, 0.0879530], abs=2e-6)
 
 
@@ -97,7 +97,7 @@ def over_samples() -> npt.NDArray[np.uint32]:
 
 @cache
 def over_steps() -> npt.NDArray[np.uint32]:
-    return np.concatenate([hashes(key(11, 0, 5, Stream.ACCEPT, step), np.array([0])) for step in range(10_000)])
+    return np.concatenate([hashes(key(11, 0, 5, NoiseStream.ACCEPT, step), np.array([0])) for step in range(10_000)])
 
 
 every_counter = pytest.mark.parametrize("series", [over_ids, over_positions, over_seeds, over_samples, over_steps])
@@ -123,7 +123,7 @@ def test_arrays_of_neighbouring_keys_are_independent() -> None:
     keys = [key(5, 0, position) for position in range(6)]
     keys += [key(seed, 0, 0) for seed in (0, 1, 2, 3, 2**32, 2**63)]
     keys += [key(5, sample, 0) for sample in (1, 2)]
-    keys += [key(5, 0, 0, stream, step) for stream in Stream if stream != Stream.TOKEN for step in (0, 1)]
+    keys += [key(5, 0, 0, stream, step) for stream in NoiseStream if stream != NoiseStream.TOKEN for step in (0, 1)]
     assert len(set(keys)) == len(keys)
     noise = [hashes(one, N) for one in keys]
     for first, second in pairwise(noise):
@@ -158,7 +158,7 @@ def test_every_bit_of_an_id_moves_every_bit_of_the_noise() -> None:
 
 @pytest.mark.slow
 def test_uniforms_lie_inside_the_unit_interval_and_spread() -> None:
-    draws = np.array([uniform(key(1, 0, position, Stream.ACCEPT)) for position in range(10_000)])
+    draws = np.array([uniform(key(1, 0, position, NoiseStream.ACCEPT)) for position in range(10_000)])
     assert 0 < draws.min() < 0.001
     assert 0.999 < draws.max() < 1
     assert_chi_square(np.bincount((draws * 100).astype(np.int64), minlength=100))

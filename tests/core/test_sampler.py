@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from rows import GREEDY, OFF, frozen
 
-from edgespec.core.noise import Stream, gumbel64, hashes, key
+from edgespec.core.noise import NoiseStream, gumbel64, hashes, key
 from edgespec.core.sampler import Sampler, perturbed_best, perturbed_ranking
 from edgespec.core.sampling import Candidates, FloatRow, SamplingSettings, apply_chain
 
@@ -222,8 +222,8 @@ def test_a_choice_of_another_rule_is_reported_with_the_same_log_probabilities(ch
         assert sampler.report(row, [1, 2], choice.id) == choice
 
 
-@pytest.mark.parametrize("stream", [Stream.DRAFT, Stream.RESIDUAL])
-def test_samples_of_a_stream_have_the_right_distribution(stream: Stream) -> None:
+@pytest.mark.parametrize("stream", [NoiseStream.DRAFT, NoiseStream.RESIDUAL])
+def test_samples_of_a_stream_have_the_right_distribution(stream: NoiseStream) -> None:
     sampler = Sampler(OFF, 1, 0, 9)
     of = some({1: 0.5, 4: 0.0, 5: 0.3, 8: 0.2})
     joint: Joint = {(token,): of.probability(token) for token in (1, 5, 8)}

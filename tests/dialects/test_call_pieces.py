@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edgespec.dialects.by_name import FIREFUNCTION, FUNCTIONARY, GEMMA_4, HARMONY, KIMI_K2, KIMI_K3, LFM2, MUSE, SOLAR
-from edgespec.dialects.calls import CallPiece, CutCall, Part, ToolCall
+from edgespec.dialects.calls import AnswerPart, CallPiece, CutCall, ToolCall
 from edgespec.dialects.dialect import HERMES, Calls, Dialect
 from edgespec.dialects.forms import QWEN_CODER
 from edgespec.dialects.reader import reader
@@ -163,17 +163,17 @@ VALUES = st.recursive(
 )
 
 
-def parts_of(form: str, text: str, cuts: list[int]) -> list[Part]:
+def parts_of(form: str, text: str, cuts: list[int]) -> list[AnswerPart]:
     """Return the parts of an answer that is cut into pieces at these places."""
     dialect, opened, _ = FORMS[form]
-    found, parts, at = reader(dialect, SCHEMAS, opened=opened), list[Part](), 0
+    found, parts, at = reader(dialect, SCHEMAS, opened=opened), list[AnswerPart](), 0
     for cut in [*sorted(cuts), len(text)]:
         parts += found.push(text[at:cut])
         at = max(at, cut)
     return parts + found.end()
 
 
-def summary(parts: list[Part]) -> tuple[str, list[tuple[Any, ...]]]:
+def summary(parts: list[AnswerPart]) -> tuple[str, list[tuple[Any, ...]]]:
     """Return the content of an answer, and its calls without their ids, which are random."""
     check_pieces(parts)
     said = "".join(part[1] for part in parts if isinstance(part, tuple))

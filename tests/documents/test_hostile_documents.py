@@ -16,7 +16,7 @@ from made_documents import WORD, docx, file_of, paragraph, pdf, relationship, st
 from pypdf import PdfReader, PdfWriter
 
 from edgespec.cancel import CancelFlag
-from edgespec.documents.reader import Reader, read_file
+from edgespec.documents.reader import DocumentReader, read_file
 from edgespec.errors import UsageError
 
 CATALOG = b"<< /Type /Catalog /Pages 2 0 R >>"
@@ -29,12 +29,12 @@ AES = (
 
 
 @pytest.fixture(scope="module")
-def reader() -> Iterator[Reader]:
-    with Reader() as reader:
+def reader() -> Iterator[DocumentReader]:
+    with DocumentReader() as reader:
         yield reader
 
 
-def error_of(reader: Reader, kind: str, data: bytes) -> str:
+def error_of(reader: DocumentReader, kind: str, data: bytes) -> str:
     with pytest.raises(UsageError) as caught:
         reader.read("f", kind, {"data": base64.b64encode(data).decode()})
     return str(caught.value)
@@ -83,11 +83,11 @@ def zip_of(**parts: str) -> bytes:
     ],
     ids=["empty", "HTML", "garbage", "cut", "no page", "scan", "password", "AES", "loop", "deep", "bomb"],
 )
-def test_pdf_files(reader: Reader, data: bytes, said: str) -> None:
+def test_pdf_files(reader: DocumentReader, data: bytes, said: str) -> None:
     assert error_of(reader, "pdf", data).startswith(said)
 
 
-def test_a_pdf_that_only_forbids_changes_is_read(reader: Reader) -> None:
+def test_a_pdf_that_only_forbids_changes_is_read(reader: DocumentReader) -> None:
     data = base64.b64encode(encrypted("")).decode()
     assert reader.read("f", "pdf", {"data": data}).text == "[page 1]\nsecret"
 
@@ -108,11 +108,11 @@ def test_a_pdf_that_only_forbids_changes_is_read(reader: Reader) -> None:
     ],
     ids=["text", "OLE", "zip", "cut", "tags", "empty", "bomb", "deep", "entity", "laughs"],
 )
-def test_docx_files(reader: Reader, data: bytes, said: str) -> None:
+def test_docx_files(reader: DocumentReader, data: bytes, said: str) -> None:
     assert error_of(reader, "docx", data).startswith(said)
 
 
-def test_links_and_images_of_a_docx_are_not_followed(reader: Reader, tmp_path: Path) -> None:
+def test_links_and_images_of_a_docx_are_not_followed(reader: DocumentReader, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("SECRET")
     drawing = "http://schemas.openxmlformats.org/drawingml/2006"
     image = (
@@ -135,14 +135,14 @@ def test_links_and_images_of_a_docx_are_not_followed(reader: Reader, tmp_path: P
         (b"<meta charset=utf-8>caf\xe9", "f cannot be read: it declares the charset utf-8, but byte 23 is invalid"),
     ],
 )
-def test_pages(reader: Reader, data: bytes, said: str) -> None:
+def test_pages(reader: DocumentReader, data: bytes, said: str) -> None:
     assert error_of(reader, "html", data).startswith(said)
 
 
 def test_time_and_memory_are_limited() -> None:
-    with Reader(page_s=0.2) as reader:
+    with DocumentReader(page_s=0.2) as reader:
         assert error_of(reader, "pdf", pdf("one", "word\n" * 20_000)).startswith("f cannot be read: it takes too long")
-    with Reader(memory_bytes=64 << 20) as reader:
+    with DocumentReader(memory_bytes=64 << 20) as reader:
         assert error_of(reader, "html", b"<p>x" * 200_000) == "f cannot be read: it takes more than 67.1 MB of memory"
 
 

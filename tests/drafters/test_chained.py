@@ -20,7 +20,7 @@ from edgespec.gguf_file.head_check import n_chained
 from edgespec.gguf_file.header import read_header
 from edgespec.llama.context import CacheFullError
 from edgespec.llama.head_context import HeadContext
-from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.estimate import MemoryPlan
 from edgespec.settings import Request
 
 PROMPT = "def the class for x in the list: return the one, or print it"
@@ -172,8 +172,8 @@ def test_after_an_error_a_block_still_knows_the_text(
 
 def test_many_sequences_leave_one_block(tmp_path: Path) -> None:
     header = read_header(write_mtp(tmp_path / "mtp.gguf", "step35", n_blocks=3))
-    assert Plan(header, n_ctx=64, sequences=85, mtp=True).of_block.blocks == 3
-    many = Plan(header, n_ctx=64, sequences=86, mtp=True).of_block
+    assert MemoryPlan(header, n_ctx=64, sequences=85, mtp=True).of_block.blocks == 3
+    many = MemoryPlan(header, n_ctx=64, sequences=86, mtp=True).of_block
     assert (many.blocks, many.sequences) == (1, 86)
 
 

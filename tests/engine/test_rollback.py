@@ -21,7 +21,7 @@ from edgespec.events import TokenEvent
 from edgespec.llama.context import CancelledError, Context
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import LlamaModel
-from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.estimate import MemoryPlan
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Message, Request
 
@@ -196,7 +196,7 @@ def test_after_a_cancelled_decode_a_recurrent_state_is_unknown_until_it_is_forgo
 def test_what_is_planned_with_streams_is_loaded_with_them(files: dict[str, str]) -> None:
     for name, path in files.items():
         with LlamaModel(path) as model:
-            assert Plan(model.header, n_ctx=64, exact=True).can_stream == model.can_roll_back, name
+            assert MemoryPlan(model.header, n_ctx=64, exact=True).can_stream == model.can_roll_back, name
 
 
 def test_a_context_says_how_far_back_it_can_go(files: dict[str, str]) -> None:

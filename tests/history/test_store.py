@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from talks import ANSWER, PIECES, contents, talk
 
 from edgespec.errors import UsageError
-from edgespec.history import Answer, Store, UnknownChatError, new_id
+from edgespec.history import AnswerRecord, Store, UnknownChatError, new_id
 from edgespec.history.data import valid_text
 from edgespec.history.search import BEGIN, END, found_in, spans
 
@@ -139,7 +139,7 @@ def test_what_is_not_there_cannot_be_used(store: Store) -> None:
         lambda: store.append("x", None, "user", "a"),
         lambda: store.append(chat, "x", "user", "a"),
         lambda: store.append(other, turn.key, "user", "a"),
-        lambda: store.begin(other, turn.key, Answer()),
+        lambda: store.begin(other, turn.key, AnswerRecord()),
         lambda: store.set_head(other, turn.key),
         lambda: store.siblings(other, turn.key),
         lambda: store.fork(other, turn.key),

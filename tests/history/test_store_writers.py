@@ -15,7 +15,7 @@ import pytest
 import store_writer
 from talks import contents, talk
 
-from edgespec.history import Answer, Piece, Store, new_id
+from edgespec.history import AnswerRecord, Store, TokenRecord, new_id
 
 WRITER = [sys.executable, store_writer.__file__]
 
@@ -82,17 +82,17 @@ def test_an_answer_of_a_dead_program_is_the_head_unless_the_chat_went_on(file: P
         chat, [question] = talk(store, "q")
         other, [first] = talk(store, "p")
         for number, (name, parent) in enumerate([(chat, question), (other, first), (other, first)]):
-            row = store.begin(name, parent.key, Answer(model="m", finish_reason="generating", seed=5))
+            row = store.begin(name, parent.key, AnswerRecord(model="m", finish_reason="generating", seed=5))
             if number < 2:
-                store.grow(row, "so f", [Piece(1, "so"), Piece(2, " f")])
+                store.grow(row, "so f", [TokenRecord(1, "so"), TokenRecord(2, " f")])
         talk(store, "went on", chat=other, parent=first.key)
         went_on = store.find(other).head
     kill_the_writer(file)
     with Store(file) as store:
         [_, partial] = store.path(store.find(chat).head)
         assert (partial.role, partial.content, partial.parent) == ("assistant", "so f", question.key)
-        assert partial.answer == Answer(model="m", finish_reason="interrupted", seed=5)
-        assert store.pieces(partial.key) == [Piece(1, "so"), Piece(2, " f")]
+        assert partial.answer == AnswerRecord(model="m", finish_reason="interrupted", seed=5)
+        assert store.pieces(partial.key) == [TokenRecord(1, "so"), TokenRecord(2, " f")]
         assert store.find(other).head == went_on
         assert len(store.branches(other)) == 2  # the empty answer is deleted
         assert [hit.key for hit in store.search("so f")][-1] == partial.key
@@ -114,13 +114,13 @@ def test_an_answer_of_a_running_program_is_left_alone(file: Path) -> None:
             if line.startswith("grown"):
                 break
         chat, [question] = talk(store, "q")
-        row = store.begin(chat, question.key, Answer())
+        row = store.begin(chat, question.key, AnswerRecord())
         store.grow(row, "mine", ())
         with Store(file) as other:
             reasons = {turn.answer.finish_reason for turn in other.path(other.find("chat").head) if turn.answer}
             assert reasons <= {"stop"}
             assert contents(other.path(other.find(chat).head)) == ["q"]
-        answer = store.finish(row, chat, question.key, "mine, whole", Answer())
+        answer = store.finish(row, chat, question.key, "mine, whole", AnswerRecord())
         writer.kill()
         assert store.path(answer.key) == [question, answer]
 
@@ -128,14 +128,16 @@ def test_an_answer_of_a_running_program_is_left_alone(file: Path) -> None:
 def test_an_answer_that_is_dropped_or_finished_leaves_no_row(file: Path) -> None:
     with Store(file) as store:
         chat, [question] = talk(store, "q")
-        store.drop(store.begin(chat, question.key, Answer()))
-        row = store.begin(chat, question.key, Answer())
+        store.drop(store.begin(chat, question.key, AnswerRecord()))
+        row = store.begin(chat, question.key, AnswerRecord())
         store.grow(row, "par", ())
         for _ in range(2):
-            answer = store.finish(row, chat, question.key, "partly", Answer(ids=(1, 2)), [Piece(1, "partly")])
+            answer = store.finish(
+                row, chat, question.key, "partly", AnswerRecord(ids=(1, 2)), [TokenRecord(1, "partly")]
+            )
         store.grow(row, "partly and", ())  # too late, and no error
         assert store.path(store.find(chat).head) == [question, answer]
-        assert store.finish(None, chat, question.key, "at once", Answer()).parent == question.key
+        assert store.finish(None, chat, question.key, "at once", AnswerRecord()).parent == question.key
         store.remove([chat])
     assert not in_the_making(file)
 
@@ -143,8 +145,8 @@ def test_an_answer_that_is_dropped_or_finished_leaves_no_row(file: Path) -> None
 def test_an_interrupted_answer_does_not_replace_the_same_one_that_was_whole(file: Path) -> None:
     with Store(file) as store:
         chat, [question] = talk(store, "q")
-        whole = store.append(chat, question.key, "assistant", "a", Answer(model="m"))
-        store.grow(store.begin(chat, question.key, Answer()), "a", ())
+        whole = store.append(chat, question.key, "assistant", "a", AnswerRecord(model="m"))
+        store.grow(store.begin(chat, question.key, AnswerRecord()), "a", ())
     kill_the_writer(file)
     with Store(file) as store:
         assert store.path(store.find(chat).head) == [question, whole]

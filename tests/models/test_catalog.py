@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edgespec.errors import UsageError
-from edgespec.models.names.catalog import DEFAULT_QUANT, Entry, catalogue, find, near
+from edgespec.models.names.catalog import DEFAULT_QUANT, CatalogueModel, catalogue, find, near
 from edgespec.models.names.heads import PublishedHead
 from edgespec.models.names.model_names import entry_of
 
@@ -23,7 +23,7 @@ def user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "config" / "models.toml"
 
 
-def with_user(file: Path, text: str) -> dict[str, Entry]:
+def with_user(file: Path, text: str) -> dict[str, CatalogueModel]:
     file.write_text(text, encoding="utf-8")
     return catalogue()
 
@@ -111,10 +111,10 @@ def test_the_users_file_extends_the_catalogue(user_file: Path) -> None:
         '["My-Model"]\nrepository = "me/my-model-GGUF"\ndrafts = ["Qwen3-0.6B", "my-draft"]\n'
         '[my-draft]\nrepository = "me/my-draft-GGUF"\nquant = "Q8_0"\nlicence = "MIT"\nabout = "Größer"\n',
     )
-    assert entries["my-model"] == Entry(
+    assert entries["my-model"] == CatalogueModel(
         "my-model", "me/my-model-GGUF", quant=DEFAULT_QUANT, drafts=("qwen3-0.6b", "my-draft"), licence="", about=""
     )
-    assert entries["my-draft"] == Entry("my-draft", "me/my-draft-GGUF", "Q8_0", (), "MIT", "Größer")
+    assert entries["my-draft"] == CatalogueModel("my-draft", "me/my-draft-GGUF", "Q8_0", (), "MIT", "Größer")
     assert {name: entries[name] for name in shipped} == shipped
     assert find("MY-DRAFT") == entries["my-draft"]
     assert near("my-drift")[0] == "my-draft"

@@ -15,8 +15,8 @@ from edgespec.chat.commands import models_and_drafts
 from edgespec.gguf_file.model_check import check_model
 from edgespec.models.hub.cache import repository_folder
 from edgespec.models.hub.requests import DownloadError
-from edgespec.models.listing import Row, incomplete, rows_here, rows_of_hub, rows_to_download, sizes_of
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.listing import ModelRow, incomplete, rows_here, rows_of_hub, rows_to_download, sizes_of
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.memory.fit import fit_of, needed_by
 from edgespec.models.names.local import local_models
 from edgespec.models.names.source import BUNDLED
@@ -65,7 +65,7 @@ def test_a_search_that_is_impossible_says_why(hub: FakeHub, monkeypatch: pytest.
 
 def test_the_sizes_of_a_repository_can_be_chosen(hub: FakeHub) -> None:
     hub.add("owner/tiny-GGUF", {"tiny-Q4_K_M.gguf": b"four", "tiny-F16.gguf": b"sixteen", "mmproj-F16.gguf": b"no"})
-    found = sizes_of(Row("hf:owner/tiny-GGUF", "owner/tiny-GGUF", "hub"))
+    found = sizes_of(ModelRow("hf:owner/tiny-GGUF", "owner/tiny-GGUF", "hub"))
     assert [(each.spec, each.quant, each.size_bytes) for each in found] == [
         ("hf:owner/tiny-GGUF:Q4_K_M", "Q4_K_M", 4),
         ("hf:owner/tiny-GGUF:F16", "F16", 7),
@@ -87,7 +87,7 @@ def test_the_catalogue_tells_sizes_drafts_and_what_has_begun(hub: FakeHub) -> No
 
 def test_whether_a_model_fits_is_told_with_figures() -> None:
     header = check_model(BUNDLED / "target.gguf")
-    assert needed_by(header) == estimate(Plan(header, n_ctx=header.number("context_length"))).total
+    assert needed_by(header) == estimate(MemoryPlan(header, n_ctx=header.number("context_length"))).total
     assert fit_of(4_000_000_000, 8_000_000_000) == "fits in memory"
     assert fit_of(7_500_000_000, 8_000_000_000) == "just fits in memory"
     assert fit_of(9_000_000_000, 8_000_000_000) == "too large for memory (about 9.0 GB, 8.0 GB free)"

@@ -29,7 +29,7 @@ from edgespec.llama.context_params import ContextParams
 from edgespec.llama.kernels import have_exact_kernels, repacked_types
 from edgespec.llama.model import LlamaModel
 from edgespec.llama.trial import extra_buffers_work, self_check
-from edgespec.models.memory.estimate import Plan, bytes_per_token, estimate
+from edgespec.models.memory.estimate import MemoryPlan, bytes_per_token, estimate
 from edgespec.models.memory.fit import QUANT_BITS, largest_context, what_would_fit
 from edgespec.models.memory.placement import placed
 from edgespec.models.names.spec import resolve
@@ -40,13 +40,13 @@ from edgespec.settings import LoadSettings
 from edgespec.text.figures import size_of
 
 DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
-PAIR = Plan(DEMO, n_ctx=1024, draft=Plan(DEMO_DRAFT, n_ctx=1024))
+PAIR = MemoryPlan(DEMO, n_ctx=1024, draft=MemoryPlan(DEMO_DRAFT, n_ctx=1024))
 # A tiny model's heads are too small to be quantised.
 UNQUANTISED = {label: settings for label, settings in SETTINGS.items() if "q8_0" not in settings.values()}
 
 
 def agrees(header: Header, settings: dict[str, Any]) -> None:
-    assert misses(sizes(estimate(Plan(header, **settings))), reported(header.path, settings)) == []
+    assert misses(sizes(estimate(MemoryPlan(header, **settings))), reported(header.path, settings)) == []
 
 
 def with_metadata(header: Header, **entries: int) -> Header:
@@ -146,7 +146,7 @@ def test_so_do_caches_of_other_kinds(tmp_path: Path, architecture: str, settings
     header = check_model(path)
     agrees(header, settings)
     found = reported(path, settings)["kv"]
-    assert estimate(Plan(header, **settings)).kv == pytest.approx(found, abs=(1 << 20) / 100)
+    assert estimate(MemoryPlan(header, **settings)).kv == pytest.approx(found, abs=(1 << 20) / 100)
 
 
 @pytest.mark.parametrize("flash_attention", ["off", "on"])
@@ -157,22 +157,24 @@ def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attent
     settings: dict[str, Any] = {"n_ctx": 16384, "flash_attention": flash_attention, "rollback": 3}
     if architecture == "eagle3":
         target = write_model(tmp_path / "target.gguf", "llama", n_layers=4)
-        head = Plan(check_draft_file(write_head(tmp_path / "head.gguf", has_vocabulary=False)), **settings).as_head(192)
-        plan = Plan(check_model(target), **settings, draft=head)
+        head = MemoryPlan(
+            check_draft_file(write_head(tmp_path / "head.gguf", has_vocabulary=False)), **settings
+        ).as_head(192)
+        plan = MemoryPlan(check_model(target), **settings, draft=head)
     elif architecture in ("dflash", "dspark", "dflash2"):
         target = write_model(tmp_path / "target.gguf", "llama", n_layers=4)
-        head = Plan(check_draft_file(write_block_drafter(tmp_path / "head.gguf", architecture)), **settings).as_head(
-            192
-        )
-        plan = Plan(check_model(target), **settings, draft=head)
+        head = MemoryPlan(
+            check_draft_file(write_block_drafter(tmp_path / "head.gguf", architecture)), **settings
+        ).as_head(192)
+        plan = MemoryPlan(check_model(target), **settings, draft=head)
     elif architecture == "assistant":
         target = write_gemma4(tmp_path / "target.gguf")
-        head = Plan(check_draft_file(write_assistant(tmp_path / "head.gguf")), **settings).as_head(WIDTH)
-        plan = Plan(check_model(target), **settings, draft=head)
+        head = MemoryPlan(check_draft_file(write_assistant(tmp_path / "head.gguf")), **settings).as_head(WIDTH)
+        plan = MemoryPlan(check_model(target), **settings, draft=head)
     else:
         name, _, several = architecture.partition(" with ")
         model = write_mtp(tmp_path / "mtp.gguf", name, n_blocks=3 if several else 1)
-        plan = Plan(check_model(model), **settings, mtp=True)
+        plan = MemoryPlan(check_model(model), **settings, mtp=True)
     expected, found = estimate(plan.draft or plan.of_block), reported_of_head(plan)
     if architecture == "deepseek4":  # which keeps less than similar architectures
         assert expected.kv >= found["kv"] and expected.compute >= found["compute"]
@@ -184,8 +186,8 @@ def test_so_do_contexts_of_heads(tmp_path: Path, architecture: str, flash_attent
 
 def test_branches_and_scratch_count_as_a_context_makes_them() -> None:
     settings: dict[str, Any] = {"n_ctx": 1024, "sequences": 2, "branches": 3, "scratch": 300, "max_outputs": 1}
-    assert estimate(Plan(DEMO, **settings)).output == 5 * DEMO.n_vocab * 4
-    assert misses(sizes(estimate(Plan(DEMO, **settings))), reported(DEMO.path, settings) | {"output": 0.0}) == []
+    assert estimate(MemoryPlan(DEMO, **settings)).output == 5 * DEMO.n_vocab * 4
+    assert misses(sizes(estimate(MemoryPlan(DEMO, **settings))), reported(DEMO.path, settings) | {"output": 0.0}) == []
 
 
 # --- the arithmetic ---------------------------------------------------------------------------------------------------
@@ -193,55 +195,57 @@ def test_branches_and_scratch_count_as_a_context_makes_them() -> None:
 
 def test_a_cache_is_rounded_up_and_shared_by_the_sequences() -> None:
     per_token = bytes_per_token(DEMO)
-    assert estimate(Plan(DEMO, n_ctx=1000)).kv == 1024 * per_token
-    assert estimate(Plan(DEMO, n_ctx=1000, sequences=3)).kv == 3072 * per_token
-    assert estimate(Plan(DEMO, n_ctx=1024, cache_type_k="q8_0", cache_type_v="q4_0")).kv == pytest.approx(
+    assert estimate(MemoryPlan(DEMO, n_ctx=1000)).kv == 1024 * per_token
+    assert estimate(MemoryPlan(DEMO, n_ctx=1000, sequences=3)).kv == 3072 * per_token
+    assert estimate(MemoryPlan(DEMO, n_ctx=1024, cache_type_k="q8_0", cache_type_v="q4_0")).kv == pytest.approx(
         1024 * per_token * (34 + 18) / 128
     )
 
 
 def test_a_draft_is_added() -> None:
-    alone, draft = estimate(replace(PAIR, draft=None)), estimate(Plan(DEMO_DRAFT, n_ctx=1024))
+    alone, draft = estimate(replace(PAIR, draft=None)), estimate(MemoryPlan(DEMO_DRAFT, n_ctx=1024))
     assert estimate(PAIR) == alone + draft
     assert estimate(PAIR).total == alone.total + draft.total
 
 
 def test_what_a_head_has_not_read_is_kept(tmp_path: Path) -> None:
     head = check_draft_file(write_head(tmp_path / "head.gguf"))
-    unread = [estimate(Plan(head, n_ctx=n_ctx, sequences=2, features=192)).work for n_ctx in (1024, 2048, 1_000_000)]
+    unread = [
+        estimate(MemoryPlan(head, n_ctx=n_ctx, sequences=2, features=192)).work for n_ctx in (1024, 2048, 1_000_000)
+    ]
     assert unread == [1024 * 2 * 192 * 4, 2048 * 2 * 192 * 4, MOST_UNREAD]
     target = check_model(write_model(tmp_path / "target.gguf", "llama", n_layers=4))
-    draft = Plan(head, n_ctx=1024, features=192)
-    both = estimate(Plan(target, n_ctx=1024, draft=draft))
-    alone = estimate(Plan(target, n_ctx=1024)) + estimate(draft)
+    draft = MemoryPlan(head, n_ctx=1024, features=192)
+    both = estimate(MemoryPlan(target, n_ctx=1024, draft=draft))
+    alone = estimate(MemoryPlan(target, n_ctx=1024)) + estimate(draft)
     assert both.output - alone.output == 512 * 192 * 4  # of a pass
 
 
 def test_a_hydra_head_is_kept_as_q8_0(tmp_path: Path) -> None:
     head = check_draft_file(write_hydra(tmp_path / "head.gguf"))
-    plan = Plan(head, n_ctx=1024)
+    plan = MemoryPlan(head, n_ctx=1024)
     found = estimate(plan)
     assert (found.total, found.mapped) == (head.n_params * 34 // 32 + (299 * 64 + 299) * 4, 0)
-    with_head = Plan(DEMO, n_ctx=1024, draft=plan, devices=("GPU0",))
+    with_head = MemoryPlan(DEMO, n_ctx=1024, draft=plan, devices=("GPU0",))
     assert placed(with_head, "auto", "auto", {"GPU0": 1 << 40}).draft == plan  # such heads stay on the CPU
 
 
 def test_a_peagle_head_is_copied_without_its_embeddings(tmp_path: Path) -> None:
     head = check_draft_file(write_peagle(tmp_path / "head.gguf"))
-    plan = Plan(head, n_ctx=1024).as_head(192)
+    plan = MemoryPlan(head, n_ctx=1024).as_head(192)
     found = estimate(plan)
     assert found.weights == head.weights_bytes - head.tensors["token_embd.weight"].size_bytes and not found.mapped
     assert found.kv == 1024 * 2 * 2 * 2 * 16 * 2  # two layers, keys and values, two heads of 16 numbers, F16
-    with_head = Plan(DEMO, n_ctx=1024, draft=plan, devices=("GPU0",))
+    with_head = MemoryPlan(DEMO, n_ctx=1024, draft=plan, devices=("GPU0",))
     assert placed(with_head, "auto", "auto", {"GPU0": 1 << 40}).draft == plan  # such heads stay on the CPU
 
 
 def test_an_mtp_block_counts_where_it_drafts(tmp_path: Path) -> None:
     header = check_model(write_mtp(tmp_path / "mtp.gguf", "qwen35"))
-    without, drafting = (estimate(Plan(header, n_ctx=1024, mtp=mtp)) for mtp in (False, True))
+    without, drafting = (estimate(MemoryPlan(header, n_ctx=1024, mtp=mtp)) for mtp in (False, True))
     block = sum(tensor.size_bytes for name, tensor in header.tensors.items() if name.startswith("blk.3."))
     assert (drafting.weights - without.weights, drafting.weights) == (block, header.weights_bytes)
-    of_block = estimate(Plan(header, n_ctx=1024, mtp=True).of_block)
+    of_block = estimate(MemoryPlan(header, n_ctx=1024, mtp=True).of_block)
     assert of_block.weights == 0
     assert drafting.allocated == without.allocated + of_block.allocated + 512 * 64 * 4  # of a pass
 
@@ -251,7 +255,7 @@ def test_what_only_fits_without_an_mtp_block_is_refused_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     header = check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe"))
-    without, drafting = (Plan(header, n_ctx=2048, mtp=mtp) for mtp in (False, True))
+    without, drafting = (MemoryPlan(header, n_ctx=2048, mtp=mtp) for mtp in (False, True))
     free = estimate(drafting).allocated - 1000
     monkeypatch.setattr(planning, "available_memory_bytes", lambda: free)
     monkeypatch.setattr(planning, "supports_gpu", lambda: False)
@@ -263,22 +267,22 @@ def test_what_only_fits_without_an_mtp_block_is_refused_with_it(
 
 
 def test_without_flash_attention_the_cpu_takes_half_of_the_scores_again() -> None:
-    assert estimate(Plan(DEMO, n_ctx=1024)).work == 0
-    assert estimate(Plan(DEMO, n_ctx=1024, flash_attention="off")).work == 1024 * 512 * 4 * 2  # 4 heads
+    assert estimate(MemoryPlan(DEMO, n_ctx=1024)).work == 0
+    assert estimate(MemoryPlan(DEMO, n_ctx=1024, flash_attention="off")).work == 1024 * 512 * 4 * 2  # 4 heads
 
 
 def test_old_states_are_kept_where_llama_cpp_can(tmp_path: Path) -> None:
     for architecture, times in (("lfm2", 4), ("mamba", 1)):
         header = check_model(write_model(tmp_path / f"{architecture}.gguf", architecture))
-        states = [estimate(Plan(header, n_ctx=1024, rollback=rollback)).kv for rollback in (0, 3)]
+        states = [estimate(MemoryPlan(header, n_ctx=1024, rollback=rollback)).kv for rollback in (0, 3)]
         attends = 1024 * bytes_per_token(header)
         assert states[1] - attends == times * (states[0] - attends) > 0
 
 
 def test_layers_that_share_their_cache_have_none() -> None:
-    kv = estimate(Plan(DEMO, n_ctx=1024)).kv
+    kv = estimate(MemoryPlan(DEMO, n_ctx=1024)).kv
     shared = with_metadata(DEMO, attention_shared_kv_layers=5)
-    assert estimate(Plan(shared, n_ctx=1024)).kv == kv * 5 // 10
+    assert estimate(MemoryPlan(shared, n_ctx=1024)).kv == kv * 5 // 10
 
 
 def test_latent_attention_caches_no_values() -> None:
@@ -312,13 +316,15 @@ def test_repacked_weights_are_those_that_llama_cpp_reports(
     for line in lines:
         if match := re.search(r"(?:REPACK|AMX|INTERLEAVED) model buffer size = +([\d.]+) MiB", line):
             found += float(match[1]) * (1 << 20)
-    expected = estimate(Plan(model.header, n_ctx=256, repacked=types, interleaves=bool(types) and have_exact_kernels()))
+    expected = estimate(
+        MemoryPlan(model.header, n_ctx=256, repacked=types, interleaves=bool(types) and have_exact_kernels())
+    )
     padded = 1 << 16 if architecture == "qwen2moe" else 0  # routers of few rows, which fill groups
     assert expected.weights - expected.mapped == pytest.approx(found, abs=(1 << 20) / 100 + padded)
 
 
 def test_weights_that_take_most_of_the_memory_stay_in_their_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = Plan(DEMO, n_ctx=1024)
+    plan = MemoryPlan(DEMO, n_ctx=1024)
     for share, repacked in ((0.7, self_check() == "works"), (0.8, False)):
         monkeypatch.setattr(planning, "total_memory_bytes", lambda share=share: int(DEMO.weights_bytes / share))
         assert planning.repacks(plan) == repacked
@@ -328,7 +334,7 @@ def test_weights_that_do_not_fit_into_free_memory_stay_in_their_file(monkeypatch
     monkeypatch.setattr(planning, "self_check", lambda: "works")
     for free, repacked in ((DEMO.weights_bytes, True), (DEMO.weights_bytes - 1, False)):
         monkeypatch.setattr(planning, "available_memory_bytes", lambda free=free: free)
-        assert planning.repacks(Plan(DEMO, n_ctx=1024)) is repacked
+        assert planning.repacks(MemoryPlan(DEMO, n_ctx=1024)) is repacked
 
 
 def test_weights_stay_in_their_file_by_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,24 +343,24 @@ def test_weights_stay_in_their_file_by_a_setting(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(planning, "self_check", lambda: "works")
     monkeypatch.setattr(planning, "available_memory_bytes", lambda: 9 * DEMO.weights_bytes)
     for wanted in (True, False):
-        plan = Plan(DEMO, n_ctx=1024, may_repack=wanted)
+        plan = MemoryPlan(DEMO, n_ctx=1024, may_repack=wanted)
         assert (planning.repacks(plan), copies(plan)) == (wanted, wanted)
 
 
 def test_what_is_mapped_needs_no_room() -> None:
-    plan = Plan(DEMO, n_ctx=1024)
+    plan = MemoryPlan(DEMO, n_ctx=1024)
     assert estimate(plan).mapped == DEMO.weights_bytes
     assert estimate(plan).allocated == estimate(plan).ram - DEMO.weights_bytes
     repacked = estimate(replace(plan, repacked=frozenset({"Q8_0"})))
     assert (repacked.total, repacked.mapped < DEMO.weights_bytes / 50) == (estimate(plan).total, True)
-    pair = replace(plan, draft=Plan(DEMO_DRAFT, n_ctx=1024))
+    pair = replace(plan, draft=MemoryPlan(DEMO_DRAFT, n_ctx=1024))
     assert estimate(pair).mapped == DEMO.weights_bytes + DEMO_DRAFT.weights_bytes
 
 
 def test_weights_are_copied_where_huge_pages_are_and_half_of_the_memory_stays_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = Plan(DEMO, n_ctx=1024)
+    plan = MemoryPlan(DEMO, n_ctx=1024)
     for platform, bounds, free, gpu_layers, wanted in (
         ("linux", True, 2 * DEMO.weights_bytes, 0, True),
         ("linux", True, 2 * DEMO.weights_bytes - 1, 0, False),
@@ -381,7 +387,7 @@ def test_copied_weights_are_the_mapped_ones(tmp_path: Path) -> None:
 
 
 def test_layers_go_to_the_gpu_from_the_last_one_down() -> None:
-    nothing, output, two, everything = (estimate(Plan(DEMO, n_ctx=1024, gpu_layers=n)) for n in (0, 1, 3, 99))
+    nothing, output, two, everything = (estimate(MemoryPlan(DEMO, n_ctx=1024, gpu_layers=n)) for n in (0, 1, 3, 99))
     embedding = DEMO.tensors["token_embd.weight"].size_bytes
     layers = [sum(t.size_bytes for name, t in DEMO.tensors.items() if name.startswith(f"blk.{n}.")) for n in range(10)]
     assert (nothing.vram, nothing.layers_on_gpu, nothing.compute_on_gpu) == (0, 0, 0)
@@ -406,10 +412,12 @@ def test_layers_go_to_the_gpu_from_the_last_one_down() -> None:
 @settings(max_examples=25)
 @given(st.integers(0, 40 * 10**6), st.integers(1, 5))
 def test_the_largest_context_fits_and_none_larger_does(free_bytes: int, sequences: int) -> None:
-    plan = Plan(DEMO, n_ctx=512, sequences=sequences, draft=Plan(DEMO_DRAFT, n_ctx=512, sequences=sequences))
+    plan = MemoryPlan(
+        DEMO, n_ctx=512, sequences=sequences, draft=MemoryPlan(DEMO_DRAFT, n_ctx=512, sequences=sequences)
+    )
 
     def needed(n_ctx: int) -> int:
-        draft = Plan(DEMO_DRAFT, n_ctx=n_ctx, sequences=sequences)
+        draft = MemoryPlan(DEMO_DRAFT, n_ctx=n_ctx, sequences=sequences)
         return estimate(replace(plan, n_ctx=n_ctx, draft=draft)).ram
 
     n_ctx = largest_context(plan, free_bytes)
@@ -419,7 +427,7 @@ def test_the_largest_context_fits_and_none_larger_does(free_bytes: int, sequence
 
 
 def test_a_draft_with_a_context_of_its_own_keeps_it() -> None:
-    own = replace(PAIR, draft=Plan(DEMO_DRAFT, n_ctx=512))
+    own = replace(PAIR, draft=MemoryPlan(DEMO_DRAFT, n_ctx=512))
     n_ctx = largest_context(own, estimate(own).ram - 1)
     assert n_ctx == 768
     assert estimate(replace(own, n_ctx=n_ctx)).ram <= estimate(own).ram - 1
@@ -449,7 +457,7 @@ def test_no_remedy_takes_more_than_there_is(free_bytes: int) -> None:
 
 
 def test_a_smaller_quantisation_is_the_largest_that_fits() -> None:
-    plan = Plan(DEMO, n_ctx=1024)
+    plan = MemoryPlan(DEMO, n_ctx=1024)
     other = estimate(plan).ram - DEMO.weights_bytes
     for quant, bits in QUANT_BITS.items():
         needed = other + DEMO.weights_bytes * bits / 8.5
@@ -460,15 +468,15 @@ def test_a_smaller_quantisation_is_the_largest_that_fits() -> None:
 def test_a_cache_is_not_quantised_where_that_cannot_be(tmp_path: Path) -> None:
     small_heads = check_model(write_model(tmp_path / "tiny.gguf", "llama"))  # of 16 values
     for plan in (
-        Plan(small_heads, n_ctx=1024),
-        Plan(DEMO, n_ctx=1024, flash_attention="off"),
-        replace(PAIR, draft=Plan(small_heads, n_ctx=1024)),
+        MemoryPlan(small_heads, n_ctx=1024),
+        MemoryPlan(DEMO, n_ctx=1024, flash_attention="off"),
+        replace(PAIR, draft=MemoryPlan(small_heads, n_ctx=1024)),
     ):
         assert not [remedy for remedy in what_would_fit(plan, 10**12) if "KV cache" in remedy]
 
 
 def test_a_smaller_cache_is_named_where_a_small_one_does_not_do() -> None:
-    plan = Plan(DEMO, n_ctx=1024, sequences=16)
+    plan = MemoryPlan(DEMO, n_ctx=1024, sequences=16)
     q4_0 = estimate(replace(plan, cache_type_k="q4_0", cache_type_v="q4_0")).ram
     assert what_would_fit(plan, q4_0)[0] == f"a q4_0 KV cache (-ctk q4_0 -ctv q4_0): {size_of(q4_0)}"
 
@@ -497,7 +505,7 @@ def test_what_slots_lose_has_a_share_of_the_memory_that_is_left(monkeypatch: pyt
 def test_weights_that_are_too_large_are_an_error_only_where_they_must_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe")), n_ctx=256)
+    plan = MemoryPlan(check_model(write_mtp(tmp_path / "mtp.gguf", "glm4moe")), n_ctx=256)
     needed = estimate(plan)
     assert needed.mapped
     monkeypatch.setattr(planning, "available_memory_bytes", lambda: needed.allocated + needed.mapped - 1)

@@ -16,7 +16,7 @@ import edgespec
 from edgespec.errors import OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.library import Device
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.memory.placement import (
     GPU_RESERVE_BYTES,
     fits_on_gpus,
@@ -31,13 +31,13 @@ from edgespec.settings import Offload
 from edgespec.text.figures import size_of
 
 DEMO, DEMO_DRAFT = (check_model(resolve(name).path) for name in ("demo", "demo:draft"))
-ALONE = Plan(DEMO, n_ctx=1024)
-PAIR = replace(ALONE, draft=Plan(DEMO_DRAFT, n_ctx=1024))
-ALL, ALL_OF_DRAFT = ALONE.n_layers, Plan(DEMO_DRAFT, n_ctx=1024).n_layers
+ALONE = MemoryPlan(DEMO, n_ctx=1024)
+PAIR = replace(ALONE, draft=MemoryPlan(DEMO_DRAFT, n_ctx=1024))
+ALL, ALL_OF_DRAFT = ALONE.n_layers, MemoryPlan(DEMO_DRAFT, n_ctx=1024).n_layers
 PLENTY = [10**12]
 
 
-def needed(plan: Plan) -> int:
+def needed(plan: MemoryPlan) -> int:
     """Return the memory that a GPU needs for a plan."""
     return estimate(plan).vram + GPU_RESERVE_BYTES
 
@@ -46,13 +46,15 @@ def gpus_with(free_bytes: Sequence[int]) -> dict[str, int]:
     return {f"GPU{number}": free for number, free in enumerate(free_bytes)}
 
 
-def on(plan: Plan, target: Sequence[str], draft: Sequence[str] = ()) -> Plan:
+def on(plan: MemoryPlan, target: Sequence[str], draft: Sequence[str] = ()) -> MemoryPlan:
     """Return the plan with layers on these devices."""
     on_draft = plan.draft and replace(plan.draft, devices=tuple(draft or target))
     return replace(plan, devices=tuple(target), draft=on_draft)
 
 
-def layers(plan: Plan, free_bytes: Sequence[int], target: Offload = "auto", draft: Offload = "auto") -> tuple[int, int]:
+def layers(
+    plan: MemoryPlan, free_bytes: Sequence[int], target: Offload = "auto", draft: Offload = "auto"
+) -> tuple[int, int]:
     """Return the layers of the target and of the draft on the GPUs."""
     gpus = gpus_with(free_bytes)
     found = placed(on(plan, [*gpus]), target, draft, gpus)
@@ -191,7 +193,7 @@ def test_each_device_holds_what_is_put_on_it() -> None:
 def test_experts_in_main_memory_need_no_room_on_the_gpu(n_cpu_moe: int, tmp_path: Path) -> None:
     header = check_model(write_model(tmp_path / "moe.gguf", "qwen2moe", width=256))
     assert header.number("block_count") == 2
-    whole = Plan(header, n_ctx=1024, gpu_layers=99)
+    whole = MemoryPlan(header, n_ctx=1024, gpu_layers=99)
     kept = estimate(replace(whole, n_cpu_moe=n_cpu_moe))
     experts = [tensor.size_bytes for name, tensor in header.tensors.items() if "_exps." in name]
     n_bytes = sum(experts) * n_cpu_moe // 2
@@ -208,7 +210,9 @@ def gpu(free_bytes: int) -> Device:
     return Device("GPU0", "a GPU", "GPU", free_bytes, 2 * free_bytes)
 
 
-def fitted(monkeypatch: pytest.MonkeyPatch, free_bytes: int, *wanted: Offload, **settings: Any) -> tuple[Plan, str]:
+def fitted(
+    monkeypatch: pytest.MonkeyPatch, free_bytes: int, *wanted: Offload, **settings: Any
+) -> tuple[MemoryPlan, str]:
     """Return the plan on a machine with such a GPU, and the notes."""
     monkeypatch.setattr(planning, "supports_gpu", lambda: True)
     monkeypatch.setattr(planning, "gpus", lambda names: [gpu(free_bytes)])

@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.memory.placement import spread, where_layers_are
 from edgespec.models.names.spec import resolve
 from edgespec.settings import Offload
 
-PLAN = Plan(check_model(resolve("demo").path), n_ctx=1024)
+PLAN = MemoryPlan(check_model(resolve("demo").path), n_ctx=1024)
 LAYERS = PLAN.n_layers - 1
 PLENTY = 10**12
 

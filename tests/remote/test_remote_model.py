@@ -18,7 +18,7 @@ from serving import Serving, serving
 from stand_in import StandIn, stand_in
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.answerer import Notice
+from edgespec.chat.events import Notice
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.core.sampling import SamplingSettings

@@ -18,7 +18,7 @@ import edgespec
 from edgespec.errors import UsageError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import Context
-from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.estimate import MemoryPlan
 from edgespec.models.memory.placement import needed_on_gpus
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.planning import fitted, open_model
@@ -137,7 +137,7 @@ def reported(device: str, lines: list[str]) -> float:
 def test_a_device_takes_as_much_memory_as_planned(gpu_layers: int, n_cpu_moe: int, tmp_path: Path) -> None:
     path = write_model(tmp_path / "moe.gguf", "qwen2moe", width=512) if n_cpu_moe else resolve("demo").path
     device = devices("0")
-    plan = Plan(check_model(path), n_ctx=4096, devices=(device,), n_cpu_moe=n_cpu_moe)
+    plan = MemoryPlan(check_model(path), n_ctx=4096, devices=(device,), n_cpu_moe=n_cpu_moe)
     plan = fitted(plan, print, gpu_layers)
     with (
         log_lines() as lines,
@@ -159,7 +159,7 @@ def test_each_of_two_devices_takes_its_share_of_the_layers() -> None:
 @needs_two_gpus
 def test_two_devices_take_as_much_memory_as_planned() -> None:
     names = tuple(visible_gpus()[:2])
-    plan = fitted(Plan(check_model(resolve("demo").path), n_ctx=8192, devices=names), print, "all")
+    plan = fitted(MemoryPlan(check_model(resolve("demo").path), n_ctx=8192, devices=names), print, "all")
     with (
         log_lines() as lines,
         open_model(plan, print, lambda done: None) as model,

@@ -18,7 +18,7 @@ from edgespec.datastore.answer_store import store_dir
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.gguf_file.adapters import check_adapter
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.runtime.runtime import Runtime
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings, Message, Request
@@ -173,11 +173,17 @@ def test_measurements_and_stores_are_those_of_the_adapters(files: dict[str, Path
 def test_the_memory_of_adapters_is_counted(files: dict[str, Path]) -> None:
     header = check_model(files["model"])
     adapter = check_adapter(files["one"], header)
-    without, counted = estimate(Plan(header, n_ctx=512)), estimate(Plan(header, n_ctx=512, adapters=(adapter,)))
+    without, counted = (
+        estimate(MemoryPlan(header, n_ctx=512)),
+        estimate(MemoryPlan(header, n_ctx=512, adapters=(adapter,))),
+    )
     assert counted.weights - without.weights == adapter.weights_bytes
     assert counted.allocated - without.allocated >= adapter.weights_bytes
-    on_gpu = estimate(Plan(header, n_ctx=512, adapters=(adapter,), gpu_layers=3))
-    assert on_gpu.layers_on_gpu - estimate(Plan(header, n_ctx=512, gpu_layers=3)).layers_on_gpu == adapter.weights_bytes
+    on_gpu = estimate(MemoryPlan(header, n_ctx=512, adapters=(adapter,), gpu_layers=3))
+    assert (
+        on_gpu.layers_on_gpu - estimate(MemoryPlan(header, n_ctx=512, gpu_layers=3)).layers_on_gpu
+        == adapter.weights_bytes
+    )
 
 
 def test_a_worker_has_adapters(files: dict[str, Path], llm: Runtime) -> None:

@@ -14,7 +14,7 @@ from tiny_head import write_head, write_hydra
 from edgespec.core.policy.measured import DRAFTS, MeasuredPolicy, Record, SamplingMode
 from edgespec.errors import ModelFileError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.memory.estimate import Plan
+from edgespec.models.memory.estimate import MemoryPlan
 from edgespec.runtime import planning
 from edgespec.runtime.model_files import TRIED, does_not_pay, drafters_here, near_draft
 from edgespec.runtime.runtime import Runtime
@@ -87,9 +87,9 @@ def test_a_head_that_was_not_tried_is_not_judged(settings: LoadSettings, folder:
 def test_a_head_for_which_there_is_no_memory_is_left_out(
     settings: LoadSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fitted: Callable[..., Plan] = planning.fitted
+    fitted: Callable[..., MemoryPlan] = planning.fitted
 
-    def with_little_memory(plan: Plan, *args: Any, **more: Any) -> Plan:
+    def with_little_memory(plan: MemoryPlan, *args: Any, **more: Any) -> MemoryPlan:
         if more["must_fit"]:
             raise OutOfMemoryError("the model does not fit into memory", why="it needs 2 MB, 1 MB is free")
         return fitted(plan, *args, **more)
@@ -135,9 +135,9 @@ def test_a_head_without_a_tensor_is_left_out(settings: LoadSettings, folder: Pat
 
 def test_a_model_with_a_default_draft_and_no_drafts_may_have_less_context(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[bool] = []
-    fitted: Callable[..., Plan] = planning.fitted
+    fitted: Callable[..., MemoryPlan] = planning.fitted
 
-    def spy(*args: Any, must_fit: bool = False, **more: Any) -> Plan:
+    def spy(*args: Any, must_fit: bool = False, **more: Any) -> MemoryPlan:
         asked.append(must_fit)
         return fitted(*args, must_fit=must_fit, **more)
 

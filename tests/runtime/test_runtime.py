@@ -22,7 +22,7 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import planning
 from edgespec.runtime.loading import ModelSession
@@ -223,7 +223,7 @@ def test_how_many_answers_are_made_at_a_time_is_what_memory_allows(monkeypatch: 
     assert sequences(strict=True) == 1
     monkeypatch.setattr(planning, "repacked_types", frozenset)
     held: dict[str, Any] = {"n_ctx": 1024, "flash_attention": "on", "exact": True, "n_scored": SCORED}
-    one, two = (estimate(Plan(DEMO, sequences=n, max_outputs=n, streams=n > 1, **held)).allocated for n in (1, 2))
+    one, two = (estimate(MemoryPlan(DEMO, sequences=n, max_outputs=n, streams=n > 1, **held)).allocated for n in (1, 2))
     for further, wanted in ((10, 6), (6, 4), (1, 1)):
         free = one + further * (two - one)
         monkeypatch.setattr(planning, "available_memory_bytes", lambda free=free: free)

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from serving import Serving, serving
 
-from edgespec.llm.stream import AsyncEvents, Reader, Stream
+from edgespec.llm.stream import AsyncEvents, Stream, StreamReader
 from edgespec.requests.bad_input import BadInputError
 from edgespec.requests.fields import Fields
 from edgespec.requests.messages import chat_messages
@@ -167,13 +167,13 @@ def test_a_reader_that_stops_reading_is_cut_off(server: Serving, monkeypatch: py
 @pytest.mark.long
 def test_an_answer_that_nobody_reads_gives_its_slot_to_others(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("edgespec.llm.stream.MOST_UNREAD", 100)
-    streams, read = list[Stream](), Reader.read
+    streams, read = list[Stream](), StreamReader.read
 
-    def noted(reader: Reader, stream: Stream) -> AsyncEvents:
+    def noted(reader: StreamReader, stream: Stream) -> AsyncEvents:
         streams.append(stream)
         return read(reader, stream)
 
-    monkeypatch.setattr(Reader, "read", noted)
+    monkeypatch.setattr(StreamReader, "read", noted)
     with connected(server, window=4096) as sock:
         body = {"prompt": "x", "logprobs": 20, "max_tokens": 900, "n": 16, "stream": True, "ignore_eos": True} | PLAIN
         sock.sendall(sent(body))

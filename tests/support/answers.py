@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from edgespec.cancel import CancelFlag
-from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, Part, ToolCall
+from edgespec.dialects.calls import AnswerPart, AnyCall, CallPiece, CutCall, ToolCall
 from edgespec.dialects.dialect import Dialect
 from edgespec.dialects.reader import reader
 from edgespec.llm.model import Model
@@ -42,7 +42,7 @@ def ended_early(engine: Model, request: Request, n_events: int) -> str:
     return "".join(texts)
 
 
-def check_pieces(parts: Sequence[Part | str]) -> None:
+def check_pieces(parts: Sequence[AnswerPart | str]) -> None:
     """Check that each call follows its pieces and has their text, and that only complete calls have an object."""
     pieces: list[CallPiece] = []
     for part in parts:

@@ -19,7 +19,7 @@ from edgespec.llama.context import Context, PooledContext
 from edgespec.llama.context_params import ContextParams
 from edgespec.llama.head_context import HeadContext
 from edgespec.llama.model import LlamaModel
-from edgespec.models.memory.estimate import Estimate, Plan
+from edgespec.models.memory.estimate import MemoryEstimate, MemoryPlan
 
 TOLERANCE, LARGE = 0.1, 0.1
 PARTS = {"weights": "model", "kv": "KV|RS", "compute": "compute", "output": "output"}
@@ -41,7 +41,7 @@ Sizes = dict[str, float]
 """Bytes of every part."""
 
 
-def sizes(expected: Estimate) -> Sizes:
+def sizes(expected: MemoryEstimate) -> Sizes:
     """The parts of an estimate that llama.cpp reports too."""
     return {part: getattr(expected, part) for part in PARTS}
 
@@ -56,7 +56,7 @@ def reported(path: Path, settings: dict[str, Any]) -> Sizes:
         return _buffers(lines, context)
 
 
-def reported_of_head(plan: Plan) -> Sizes:
+def reported_of_head(plan: MemoryPlan) -> Sizes:
     """What llama.cpp reports of the context of the draft head of a plan, or else of its target's MTP block."""
     opened = plan.draft or plan.of_block
     of_blocks: dict[str, Any] = {} if plan.draft else {"blocks": opened.blocks}
@@ -72,7 +72,7 @@ def reported_of_head(plan: Plan) -> Sizes:
         return _buffers(lines, context)
 
 
-def reported_of_texts(plan: Plan) -> Sizes:
+def reported_of_texts(plan: MemoryPlan) -> Sizes:
     """What llama.cpp reports of a model and a context for texts."""
     with (
         log_lines() as lines,

@@ -32,7 +32,7 @@ CALLS = {
     "edgespec.llama.compiler.quick_compiler": "cli",
     "edgespec.llama.grammar.Grammars": "cli",
     "edgespec.llama.rendering.Renderer": "cli",
-    "edgespec.documents.reader.Reader": "cli",
+    "edgespec.documents.reader.DocumentReader": "cli",
     "edgespec.documents.reader.read_file": "cli",
 }
 

@@ -6,7 +6,7 @@ import sys
 from itertools import count, islice
 from pathlib import Path
 
-from edgespec.history import Answer, Store
+from edgespec.history import AnswerRecord, Store
 
 STEPS = 4  # in which an answer grows
 
@@ -23,13 +23,13 @@ def main(file: Path, chat: str, name: str, most: int | None) -> None:
         for number in islice(count(), most):
             question = store.append(chat, parent, "user", f"{name} {number}")
             print("asked", question.key, flush=True)
-            row = store.begin(chat, question.key, Answer(model=name))
+            row = store.begin(chat, question.key, AnswerRecord(model=name))
             text = answer_to(number)
             for step in range(1, STEPS):
                 part = text[: len(text) * step // STEPS]
                 store.grow(row, part, ())
                 print("grown", number, flush=True)
-            parent = store.finish(row, chat, question.key, text, Answer(model=name, ids=(1, 2, 3))).key
+            parent = store.finish(row, chat, question.key, text, AnswerRecord(model=name, ids=(1, 2, 3))).key
             print("finished", parent, flush=True)
 
 

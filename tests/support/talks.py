@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from edgespec.history import Answer, Piece, Store, Turn, new_id
+from edgespec.history import AnswerRecord, Store, TokenRecord, Turn, new_id
 
-ANSWER = Answer(
+ANSWER = AnswerRecord(
     model="target.gguf",
     draft_model="draft.gguf",
     finish_reason="length",
@@ -14,7 +14,7 @@ ANSWER = Answer(
     vocabulary="abc",
     ids=(0, 7, 2**32 - 1),
 )
-PIECES = (Piece(7, "Hé"), Piece(8, "", "draft", 1), Piece(-1, "llo\0 \ud83d", "suffix", 1))
+PIECES = (TokenRecord(7, "Hé"), TokenRecord(8, "", "draft", 1), TokenRecord(-1, "llo\0 \ud83d", "suffix", 1))
 
 
 def talk(store: Store, *texts: str, chat: str = "", parent: str | None = None) -> tuple[str, list[Turn]]:

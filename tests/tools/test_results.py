@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from edgespec.dialects.forms import LLAMA, MISTRAL, TAGS
-from edgespec.tools.offer import Offer, Style, TextFilter
+from edgespec.tools.offer import Style, TextFilter, ToolOffer
 from edgespec.tools.results import ToolResult, cut, readable, shown_arguments
 
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
@@ -61,7 +61,7 @@ def test_arguments_are_shown_as_they_are() -> None:
     ],
 )
 def test_calls_are_left_out_of_a_text_that_streams(answer: str, shown: str, size: int) -> None:
-    parts = TextFilter(Offer(Style(TAGS), {"add": {}}, ""))
+    parts = TextFilter(ToolOffer(Style(TAGS), {"add": {}}, ""))
     said = "".join(parts.push(answer[at : at + size]) for at in range(0, len(answer), size)) + parts.end()
     assert said == shown
 
@@ -81,5 +81,5 @@ def test_calls_are_left_out_of_a_text_that_streams(answer: str, shown: str, size
     ],
 )
 def test_the_places_of_calls_in_an_answer_are_known(format: object, answer: str, spans: list[str]) -> None:
-    calls = Offer(Style(format), {"add": {}}, "").calls(answer)  # type: ignore[arg-type]
+    calls = ToolOffer(Style(format), {"add": {}}, "").calls(answer)  # type: ignore[arg-type]
     assert [answer[call.span[0] : call.span[1]] for call in calls] == spans

@@ -20,7 +20,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.processes.child import Limits
 from edgespec.tools import server as server_module
 from edgespec.tools.config import ServerConfig
-from edgespec.tools.server import Reply, Server
+from edgespec.tools.server import Reply, ToolServer
 
 SUPPORT = Path(__file__).parent.parent / "support"
 pytestmark = [pytest.mark.cli, pytest.mark.slow]
@@ -32,14 +32,14 @@ def config(script: str, *args: str) -> ServerConfig:
 
 
 @contextmanager
-def running(script: str, *args: str, **how: Any) -> Iterator[Server]:
-    with Server(config(script, *args), **how) as server:
+def running(script: str, *args: str, **how: Any) -> Iterator[ToolServer]:
+    with ToolServer(config(script, *args), **how) as server:
         server.start()
         server.wait(CancelFlag())
         yield server
 
 
-def call(server: Server, tool: str, **arguments: Any) -> Reply:
+def call(server: ToolServer, tool: str, **arguments: Any) -> Reply:
     return server.call(tool, arguments, CancelFlag())
 
 
@@ -91,7 +91,7 @@ def test_a_server_lists_its_tools_and_runs_calls_until_it_dies(tmp_path: Path) -
     ],
 )
 def test_a_server_that_does_not_start_fails_with_the_reason(command: list[str], said: str) -> None:
-    with Server(ServerConfig("test", command=command[0], args=tuple(command[1:]))) as server:
+    with ToolServer(ServerConfig("test", command=command[0], args=tuple(command[1:]))) as server:
         server.start()
         server.wait(CancelFlag())
         assert server.state == "failed"
@@ -148,7 +148,7 @@ def test_a_server_that_sends_without_end_is_ended() -> None:
 
 @pytest.mark.long
 def test_a_server_that_sends_one_line_without_end_is_ended() -> None:
-    with Server(config("hostile_tool_server.py", "one line")) as server:
+    with ToolServer(config("hostile_tool_server.py", "one line")) as server:
         server.limits = Limits(memory_bytes=50 << 20, cpu_s=3.0)
         server.start()
         server.wait(CancelFlag())
@@ -181,7 +181,7 @@ def test_the_configuration_reaches_the_process_without_the_environment_of_the_ch
     monkeypatch.setenv("SECRET", "of the chat")
     code = "import json, os, sys; open('seen', 'w').write(json.dumps(dict(os.environ)))"
     given = ServerConfig("test", command=sys.executable, args=("-c", code), env={"KEY": "1"}, cwd=str(tmp_path))
-    with Server(given) as server:
+    with ToolServer(given) as server:
         server.start()
         server.wait(CancelFlag())
     seen = json.loads((tmp_path / "seen").read_text())
@@ -200,7 +200,7 @@ def test_a_server_at_an_address_is_asked_with_its_headers(tmp_path: Path) -> Non
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL) as program:
         try:
             until(lambda: is_open(port))
-            with Server(ServerConfig("test", url=url, headers={"X-Key": "1"})) as server:
+            with ToolServer(ServerConfig("test", url=url, headers={"X-Key": "1"})) as server:
                 server.start()
                 server.wait(CancelFlag())
                 assert call(server, "add", a=1, b=2) == Reply("1 + 2 = 3")
@@ -209,7 +209,7 @@ def test_a_server_at_an_address_is_asked_with_its_headers(tmp_path: Path) -> Non
                 assert server.problem.startswith("it closed the connection")
         finally:
             program.kill()
-    with Server(ServerConfig("test", url=url)) as server:
+    with ToolServer(ServerConfig("test", url=url)) as server:
         server.start()
         server.wait(CancelFlag())
         assert "connection" in server.problem

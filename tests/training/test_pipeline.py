@@ -29,7 +29,7 @@ from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 from edgespec.training import answers
 from edgespec.training.answers import Answers, end_token, load_settings, user_header
-from edgespec.training.features import Features, Row, default_layers, load, n_learned, read_rows, read_states
+from edgespec.training.features import Features, TrainingRow, default_layers, load, n_learned, read_rows, read_states
 from edgespec.training.job import NGRAM, Listener, Settings
 from edgespec.training.ngram import Averages, acceptance
 from edgespec.training.pipeline import train_head
@@ -65,7 +65,7 @@ def llm(target: Path) -> Iterator[Runtime]:
         yield loaded
 
 
-def collect(llm: Runtime, folder: Path, budget: int = TOKENS) -> list[Row]:
+def collect(llm: Runtime, folder: Path, budget: int = TOKENS) -> list[TrainingRow]:
     folder.mkdir(exist_ok=True)
     settings = Settings(llm.model.path, Path(), tokens=budget, threads=1)
     Answers(llm, folder, settings, [], Passages()).collect(Listener())
@@ -232,7 +232,7 @@ def test_the_table_holds_the_average_of_all_places() -> None:
     ids, logits = table.get(1, 2) or pytest.fail("missing")
     assert ids.tolist() == [5, 7, 6] or ids.tolist() == [7, 5, 6]
     assert np.exp(logits).tolist() == pytest.approx([0.375, 0.375, 0.125])
-    row = Row("chat", 0.0, True, [1, 2], [5, 9, 1, 3, 8, 4])
+    row = TrainingRow("chat", 0.0, True, [1, 2], [5, 9, 1, 3, 8, 4])
     assert acceptance(table, [row]) == [0.3333, 0.0, 0.0]
 
 

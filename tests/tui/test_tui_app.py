@@ -32,14 +32,14 @@ from edgespec.chat.transcript import ImportedChat, import_chat
 from edgespec.core.stats import Stats
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.events import TokenEvent
-from edgespec.history import Answer, Store
+from edgespec.history import AnswerRecord, Store
 from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
 from edgespec.tui import front
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.dialogs import Choice, ChoiceScreen, Dialog, Palette
+from edgespec.tui.dialogs import ChoiceScreen, Dialog, ListEntry, Palette
 from edgespec.tui.lines import Prose
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, ChatList, Sidebar
@@ -283,7 +283,7 @@ async def start_again(app: ChatApp, pilot: Pilot[None], *said: str) -> None:
         session.store.create("chat", title=said[0])
         parent = None
         for role, text in zip(cycle(("user", "assistant")), said, strict=False):
-            answer = Answer(stats=Stats(generated_tokens=1).as_json()) if role == "assistant" else None
+            answer = AnswerRecord(stats=Stats(generated_tokens=1).as_json()) if role == "assistant" else None
             parent = session.store.append("chat", parent, role, text, answer).key
         session.chat.open("chat")
     app.composer.put("")
@@ -1085,7 +1085,7 @@ def test_the_palette_is_closed_with_a_dialog_above_it_and_only_once() -> None:
         await pilot.press("ctrl+p")
         await wait_until(pilot, lambda: isinstance(app.screen, CommandPalette))
         palette = app.screen
-        app.push_screen(ChoiceScreen("above", "", [Choice("a", "a")]))
+        app.push_screen(ChoiceScreen("above", "", [ListEntry("a", "a")]))
         await pilot.pause()
         palette.dismiss()
         palette.dismiss()
@@ -1104,7 +1104,7 @@ def test_a_screen_that_is_closed_before_it_is_mounted_closes_when_it_is(n_above:
         palette = app.screen
         assert isinstance(palette, CommandPalette) and not palette.is_mounted
         for _ in range(n_above):
-            app.push_screen(ChoiceScreen("above", "", [Choice("a", "a")]))
+            app.push_screen(ChoiceScreen("above", "", [ListEntry("a", "a")]))
         palette.dismiss()
         await wait_until(pilot, lambda: not app.has_screen_above)
 
@@ -1126,7 +1126,7 @@ def test_the_palette_is_opened_again_while_it_closes() -> None:
 
 def test_a_terminal_may_have_a_few_columns_only() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        opens = [lambda: app.push_screen(ChoiceScreen("above", "", [Choice("a", "a")])), app.action_command_palette]
+        opens = [lambda: app.push_screen(ChoiceScreen("above", "", [ListEntry("a", "a")])), app.action_command_palette]
         for open_list in opens:
             for columns in (*range(14, 0, -1), 80):
                 open_list()
@@ -1176,7 +1176,7 @@ def test_another_chat_cannot_be_opened_while_an_answer_begins_or_ends(at: str) -
 def test_a_dialog_is_closed_with_those_above_it_and_only_once() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         results: list[str | None] = []
-        below, above = (ChoiceScreen(name, "", [Choice("a", "a")]) for name in ("below", "above"))
+        below, above = (ChoiceScreen(name, "", [ListEntry("a", "a")]) for name in ("below", "above"))
         for dialog in (below, above):
             app.push_screen(dialog, results.append)
         await pilot.pause()
@@ -1193,7 +1193,7 @@ def test_sizes_that_follow_each_other_come_to_rest() -> None:
     """A window is dragged while other messages arrive. Each size must not bring back the one before."""
 
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        app.push_screen(ChoiceScreen("title", "", [Choice("a", "a")]))
+        app.push_screen(ChoiceScreen("title", "", [ListEntry("a", "a")]))
         await pilot.pause()
         laid_out: list[Screen[Any]] = []
         for screen in app.screen_stack:

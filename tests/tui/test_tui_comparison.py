@@ -13,7 +13,7 @@ from fake_engine import FakeEngine, drafted_events
 from textual.pilot import Pilot
 from tui_harness import Styled, text_of, wait_until
 
-from edgespec.chat.comparing import Comparison, sides_and_text
+from edgespec.chat.comparing import AnswerComparison, sides_and_text
 from edgespec.chat.session import Session
 from edgespec.errors import GenerationError
 from edgespec.history import Store
@@ -32,7 +32,7 @@ def drive(engine: FakeEngine, step: Step, text: str = "count", size: tuple[int, 
 
     class Harness(Styled):
         def on_mount(self) -> None:
-            self.push_screen(ComparisonScreen(Comparison(session, *sides_and_text(session, text))))
+            self.push_screen(ComparisonScreen(AnswerComparison(session, *sides_and_text(session, text))))
 
     async def run() -> None:
         async with Harness().run_test(size=size) as pilot:

@@ -20,18 +20,18 @@ from textual.widgets._toast import Toast
 from tui_harness import Harness, place_of, text_of, wait_until
 
 import edgespec.tui
-from edgespec.chat.comparing import Comparison, side_of
+from edgespec.chat.comparing import AnswerComparison, side_of
 from edgespec.chat.session import Session
 from edgespec.errors import EdgespecError
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.text.printable import one_line
 from edgespec.tools.config import ServerConfig
-from edgespec.tools.server import Server
+from edgespec.tools.server import ToolServer
 from edgespec.tools.toolbox import Calling, Tool
 from edgespec.tui.app import ChatApp
 from edgespec.tui.comparison import ComparisonScreen
-from edgespec.tui.dialogs import Choice, ChoiceScreen, TextScreen
+from edgespec.tui.dialogs import ChoiceScreen, ListEntry, TextScreen
 from edgespec.tui.lines import Lines
 from edgespec.tui.plain import OptionList, Plain
 from edgespec.tui.tool_calls import CallLine, PermissionScreen
@@ -57,10 +57,10 @@ def test_text_from_outside_is_shown_as_it_is_and_ends_nothing(text: str) -> None
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         sides = side_of(app.session, ""), side_of(app.session, "pace=off")
         screens: list[Screen[Any]] = [
-            ChoiceScreen(text, text, [Choice("a", text, text), Choice(text, text)], text),
+            ChoiceScreen(text, text, [ListEntry("a", text, text), ListEntry(text, text)], text),
             TextScreen(text, text, [text]),
             PermissionScreen(calling(text)),
-            ComparisonScreen(Comparison(app.session, sides, "x")),
+            ComparisonScreen(AnswerComparison(app.session, sides, "x")),
         ]
         for screen in screens:
             app.push_screen(screen)
@@ -104,7 +104,7 @@ def test_text_from_outside_is_shown_as_it_is_and_ends_nothing(text: str) -> None
 
 
 def calling(text: str) -> Calling:
-    tool = Tool(Server(ServerConfig(text or "x", "x")), text, text, text, {})
+    tool = Tool(ToolServer(ServerConfig(text or "x", "x")), text, text, text, {})
     return Calling(tool, '{"a": "[/b]", "[/c]": 1}')
 
 

@@ -18,7 +18,7 @@ from textual.strip import Strip
 from textual.theme import BUILTIN_THEMES
 from tui_harness import Harness, place_of, wait_until
 
-from edgespec.history import Answer, Turn
+from edgespec.history import AnswerRecord, Turn
 from edgespec.text.words import word_at
 from edgespec.tui.lines import Lines, _restyled
 from edgespec.tui.transcript import Transcript
@@ -36,7 +36,7 @@ def run(script: Script, *texts: str, size: tuple[int, int] = (50, 40)) -> None:
     async def go() -> None:
         async with app.run_test(size=size) as pilot:
             roles = ("user", "assistant")
-            turns = [Turn(f"k{n}", None, roles[n % 2], text, 0.0, Answer()) for n, text in enumerate(texts)]
+            turns = [Turn(f"k{n}", None, roles[n % 2], text, 0.0, AnswerRecord()) for n, text in enumerate(texts)]
             await transcript.show(turns)
             await pilot.pause()
             await script(app, pilot, transcript)

@@ -22,7 +22,17 @@ from edgespec.settings import LoadSettings
 from edgespec.text.figures import when
 from edgespec.tui.dialogs import Dialog
 from edgespec.tui.lines import Prose
-from edgespec.tui.sidebar import AT_ONCE, ChangeChat, ChatChosen, ChatList, Marks, Row, Sidebar, rows_by_day, rows_found
+from edgespec.tui.sidebar import (
+    AT_ONCE,
+    ChangeChat,
+    ChatChosen,
+    ChatList,
+    Marks,
+    Sidebar,
+    SidebarRow,
+    rows_by_day,
+    rows_found,
+)
 
 DAY = 86400.0
 Step = Callable[[Pilot[Any]], Awaitable[None]]
@@ -93,7 +103,9 @@ def lines(pilot: Pilot[Any]) -> list[str]:
 
 def titles(pilot: Pilot[Any]) -> list[str]:
     """The first lines of the rows of chats."""
-    rows = [row for row in chat_list(pilot).options if isinstance(row, Row) and row.place and row.place.key is None]
+    rows = [
+        row for row in chat_list(pilot).options if isinstance(row, SidebarRow) and row.place and row.place.key is None
+    ]
     return [str(row.prompt).split("\n")[0].strip() for row in rows]
 
 

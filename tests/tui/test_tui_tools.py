@@ -20,7 +20,7 @@ from edgespec.chat.session import Session
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tools.config import ServerConfig
-from edgespec.tools.server import Reply, Server
+from edgespec.tools.server import Reply, ToolServer
 from edgespec.tools.toolbox import Toolbox
 from edgespec.tui.app import ChatApp
 from edgespec.tui.lines import Prose
@@ -32,7 +32,7 @@ CALL = f"Let me see.\n{written_call('add', a=1, text='[red]two[/red]')}"
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 
 
-class Ready(Server):
+class Ready(ToolServer):
     """A server without a process; each call waits until it may `reply`."""
 
     def __init__(self) -> None:

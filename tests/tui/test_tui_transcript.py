@@ -18,7 +18,7 @@ from tui_harness import Harness, chat, click_on, text_of, tokens, wait_until
 
 from edgespec.core.stats import Stats
 from edgespec.drafters.registry import REGISTRY
-from edgespec.history import Answer, Piece, Turn
+from edgespec.history import AnswerRecord, TokenRecord, Turn
 from edgespec.tui.lines import Block, Brush, Prose
 from edgespec.tui.markdown import GrowingMarkdown, markdown
 from edgespec.tui.transcript import Transcript
@@ -64,7 +64,7 @@ def run(script: Script, transcript: Transcript | None = None, size: tuple[int, i
     return app
 
 
-def said(role: str, content: str, answer: Answer | None = None) -> Turn:
+def said(role: str, content: str, answer: AnswerRecord | None = None) -> Turn:
     return Turn("key", None, role, content, 0.0, answer)
 
 
@@ -166,19 +166,19 @@ def test_a_very_long_message_is_shown_in_part_and_more_of_it_on_demand(
     ],
 )
 def test_an_answer_that_did_not_come_to_its_end_says_why(reason: str, mark: str) -> None:
-    assert mark in show(said("assistant", "text", Answer(finish_reason=reason)))
-    assert mark not in show(said("assistant", "text", Answer()))
+    assert mark in show(said("assistant", "text", AnswerRecord(finish_reason=reason)))
+    assert mark not in show(said("assistant", "text", AnswerRecord()))
 
 
 @pytest.mark.parametrize(("used", "mark"), [(256, "the context is full"), (255, "the token limit")])
 def test_an_answer_that_filled_the_context_says_so(used: int, mark: str) -> None:
-    answer = Answer(finish_reason="length", settings={"ctx_size": 256}, stats={"context_used": used})
+    answer = AnswerRecord(finish_reason="length", settings={"ctx_size": 256}, stats={"context_used": used})
     assert mark in show(said("assistant", "text", answer))
 
 
 def test_an_answer_tells_its_model_and_figures() -> None:
     stats = Stats(generated_tokens=90, generation_s=2.0, rounds=50, proposed=60, accepted=40)
-    shown = show(said("assistant", "text", Answer("big.gguf", "small.gguf", stats=stats.as_json())))
+    shown = show(said("assistant", "text", AnswerRecord("big.gguf", "small.gguf", stats=stats.as_json())))
     assert shown.startswith("big + small")
     assert "45 tok/s · 1.8x faster with drafts · 67 % of drafts accepted" in shown
 
@@ -211,7 +211,7 @@ def test_selected_text_is_what_is_on_the_screen() -> None:
 
 
 def test_thinking_is_folded_to_a_line_that_a_click_opens() -> None:
-    pieces = [Piece(n, text) for n, text in enumerate(["<think>", "it ", "is ", "hard", "</think>", "Yes."])]
+    pieces = [TokenRecord(n, text) for n, text in enumerate(["<think>", "it ", "is ", "hard", "</think>", "Yes."])]
 
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
         await transcript.show([said("assistant", "<think>it is hard</think>Yes.")])
@@ -319,7 +319,7 @@ def test_nothing_of_an_answer_that_was_not_kept_remains() -> None:
 
 
 def test_tokens_are_marked_by_their_drafter_and_passes_by_a_bar() -> None:
-    pieces = [Piece(1, "The ", "", 0), Piece(2, "end", "suffix", 1), Piece(3, "\nnow", "", 1)]
+    pieces = [TokenRecord(1, "The ", "", 0), TokenRecord(2, "end", "suffix", 1), TokenRecord(3, "\nnow", "", 1)]
     _, lines = TokenText().add(pieces)
     assert [line.content.plain for line in lines] == ["The ╎end↵", "now"]
     assert [style for start, end, style in lines[0].content.spans if lines[0].content.plain[start:end] == "end"] == [
@@ -335,7 +335,7 @@ def test_every_drafter_is_known_by_more_than_its_colour() -> None:
 
 
 def test_tokens_can_be_shown_in_place_of_the_text_and_say_what_the_marks_mean() -> None:
-    pieces = [Piece(1, "**x", "", 0), Piece(2, "**", "draft", 1)]
+    pieces = [TokenRecord(1, "**x", "", 0), TokenRecord(2, "**", "draft", 1)]
 
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
         await transcript.show([said("user", "hello"), said("assistant", "**x**")])

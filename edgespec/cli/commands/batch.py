@@ -17,7 +17,7 @@ from edgespec.batch.input import Shard
 from edgespec.batch.job import Job
 from edgespec.batch.output import OutputFile
 from edgespec.batch.reading import Defaults, RowReader
-from edgespec.batch.results import Meter, Result, Results
+from edgespec.batch.results import Meter, Results, RowResult
 from edgespec.batch.sidecar import texts_depend_on
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options import shared
@@ -264,7 +264,7 @@ def _answer(
     target.begin()
     results = Results(model.name, model.token_bytes, options.timings, numbered=options.shard is not None)
 
-    def keep(result: Result) -> None:
+    def keep(result: RowResult) -> None:
         target.write(result.row)
         meter.add(result)
 
@@ -301,7 +301,7 @@ def _run(
     load: Callable[[CancelFlag], Fleet],
     rows: Iterator[Row | BadRow | None],
     results: Results,
-    keep: Callable[[Result], None],
+    keep: Callable[[RowResult], None],
     target: OutputFile | StdoutRows,
     meter: Meter,
 ) -> None:

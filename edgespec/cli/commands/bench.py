@@ -25,7 +25,7 @@ from edgespec.text.strict_json import json_line
 if TYPE_CHECKING:
     from edgespec.bench.measure import BenchResult
     from edgespec.bench.modes import Mode
-    from edgespec.bench.suites import Item
+    from edgespec.bench.suites import SuitePrompt
 
 PER_CATEGORY = 3
 STDOUT = "-"
@@ -165,11 +165,13 @@ def _modes(settings: LoadSettings, texts: Sequence[str], output: Output) -> list
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def _measure(call: Call[BenchOptions], settings: LoadSettings, modes: list[Mode], items: list[Item]) -> BenchResult:
+def _measure(
+    call: Call[BenchOptions], settings: LoadSettings, modes: list[Mode], items: list[SuitePrompt]
+) -> BenchResult:
     """Return the result, complete or not. Partial results go to the file of --json after every prompt."""
     options, output, file = call.options, call.output, call.options.json_file
     output.progress(f"loading {settings.model}", 0)
-    from edgespec.bench.measure import TEMPERATURES, Plan, run_bench
+    from edgespec.bench.measure import TEMPERATURES, BenchPlan, run_bench
     from edgespec.bench.modes import settings_for
     from edgespec.core.sampling import SamplingSettings
     from edgespec.runtime.runtime import Runtime
@@ -181,7 +183,7 @@ def _measure(call: Call[BenchOptions], settings: LoadSettings, modes: list[Mode]
             SamplingSettings(temperature=temperature)
     except ValueError as error:
         raise UsageError(str(error)) from error
-    plan = Plan(
+    plan = BenchPlan(
         items,
         modes,
         temperatures=temperatures,

@@ -41,8 +41,8 @@ from edgespec.files.optional_files import report
 from edgespec.settings import MOST_CACHE_RAM, AnswerSettings, LoadSettings
 
 if TYPE_CHECKING:
-    from edgespec.chat.answerer import Opener
     from edgespec.chat.attachments import Attachment
+    from edgespec.chat.events import Opener
     from edgespec.chat.session import Session
     from edgespec.history import Store
     from edgespec.tools.toolbox import Toolbox

@@ -21,7 +21,7 @@ from edgespec.gguf_file.head_check import mtp_mismatch
 from edgespec.settings import MTP, LoadSettings
 
 if TYPE_CHECKING:
-    from edgespec.bench.comparison import Plan
+    from edgespec.bench.comparison import ComparisonPlan
     from edgespec.bench.targets import Targets
     from edgespec.events import Progress
 
@@ -130,9 +130,9 @@ def compare(call: Call[CompareOptions]) -> None:
 # --- the request ------------------------------------------------------------------------------------------------------
 
 
-def _plan(call: Call[CompareOptions], progress: Progress) -> tuple[Plan, list[str]]:
+def _plan(call: Call[CompareOptions], progress: Progress) -> tuple[ComparisonPlan, list[str]]:
     """Return what to compare, and problems in the user's prompts. Creates missing quantisations."""
-    from edgespec.bench.comparison import Plan
+    from edgespec.bench.comparison import ComparisonPlan
     from edgespec.bench.modes import contests, parse_mode, possible_drafters
     from edgespec.bench.quality import default_text, read_text
     from edgespec.bench.suites import CATEGORIES, chosen
@@ -151,7 +151,7 @@ def _plan(call: Call[CompareOptions], progress: Progress) -> tuple[Plan, list[st
     possible = possible_drafters(settings, with_weights)
     modes = [parse_mode(mode, possible) for mode in _split_modes(options.modes)]
     rounds, limit = contests(modes, drafts), options.limit
-    return Plan(targets, rounds, items, options.tokens, text, settings, limit, typed(call.ctx)), problems
+    return ComparisonPlan(targets, rounds, items, options.tokens, text, settings, limit, typed(call.ctx)), problems
 
 
 def _drafting_for(options: CompareOptions) -> Sequence[str]:

@@ -253,14 +253,14 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
     from edgespec.gguf_file.model_check import check_model
     from edgespec.llama.context import Context
     from edgespec.llama.kernels import have_exact_kernels
-    from edgespec.models.memory.estimate import Plan
+    from edgespec.models.memory.estimate import MemoryPlan
     from edgespec.models.memory.fit import usual_context, wanted_attention
     from edgespec.runtime.planning import fitted, open_model, uses_gpu
     from edgespec.settings import LoadSettings
 
     header, usual, notes = check_model(path), LoadSettings(str(path)), list[str]()
 
-    plan = Plan(header, n_ctx=usual_context(header), max_outputs=MEASURED_WIDTH)
+    plan = MemoryPlan(header, n_ctx=usual_context(header), max_outputs=MEASURED_WIDTH)
     on_gpu = uses_gpu(plan, "auto", "auto")
     if not on_gpu:
         exact, n_ctx = have_exact_kernels(), min(plan.n_ctx, MEASURED_CONTEXT)

@@ -19,7 +19,7 @@ from edgespec.text.figures import count_of, counted, iso, size_of, when
 from edgespec.text.printable import one_line, wrapped
 
 if TYPE_CHECKING:
-    from edgespec.models.listing import Row
+    from edgespec.models.listing import ModelRow
 
 INDENT = " " * 4
 
@@ -69,7 +69,7 @@ def _report_folders(output: Output) -> None:
 # --- as text ----------------------------------------------------------------------------------------------------------
 
 
-def _print_models(output: Output, rows: Sequence[Row]) -> None:
+def _print_models(output: Output, rows: Sequence[ModelRow]) -> None:
     models, heads, embeddings, unusable, begun = (
         [row for row in rows if row.kind == kind] for kind in ("model", "head", "embedding", "unusable", "incomplete")
     )
@@ -92,7 +92,7 @@ def _print_models(output: Output, rows: Sequence[Row]) -> None:
     output.line("; ".join(total))
 
 
-def _print_table(output: Output, rows: Sequence[Row]) -> None:
+def _print_table(output: Output, rows: Sequence[ModelRow]) -> None:
     from edgespec.models.names.model_names import short_spec
 
     cells = [
@@ -113,12 +113,12 @@ def _print_table(output: Output, rows: Sequence[Row]) -> None:
     _note_absent(output, rows)
 
 
-def _note_absent(output: Output, rows: Iterable[Row]) -> None:
+def _note_absent(output: Output, rows: Iterable[ModelRow]) -> None:
     if any(row.head is not None and row.head.place == "not here" for row in rows):
         output.note("edgespec pull MODEL --head downloads a draft head that is not here")
 
 
-def _line(row: Row) -> str:
+def _line(row: ModelRow) -> str:
     from edgespec.gguf_file.head_check import kind_of_head
     from edgespec.models.names.model_names import short_spec
 
@@ -127,12 +127,12 @@ def _line(row: Row) -> str:
     return one_line(f"{short_spec(row.name)}: {kind}, {row.size}")
 
 
-def _reason(row: Row) -> list[str]:
+def _reason(row: ModelRow) -> list[str]:
     size = f"{row.size}, " if row.size else ""
     return [one_line(row.name), wrapped(INDENT + size + one_line(row.problem), shutil.get_terminal_size().columns)]
 
 
-def _incomplete_lines(rows: Iterable[Row]) -> list[str]:
+def _incomplete_lines(rows: Iterable[ModelRow]) -> list[str]:
     lines = []
     for repository, group in groupby(rows, lambda row: row.name):
         begun = list(group)
@@ -145,7 +145,7 @@ def _incomplete_lines(rows: Iterable[Row]) -> list[str]:
     return lines
 
 
-def _print_catalogue(output: Output, rows: Sequence[Row]) -> None:
+def _print_catalogue(output: Output, rows: Sequence[ModelRow]) -> None:
     from edgespec.models.listing import quants_here
 
     cells = [
@@ -168,7 +168,7 @@ def _print_catalogue(output: Output, rows: Sequence[Row]) -> None:
 # --- as JSON ----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(row: Row) -> dict[str, object]:
+def _as_json(row: ModelRow) -> dict[str, object]:
     files = [str(path.absolute()) for path in row.files]
     about = {"model": row.name, "files": files, "size_bytes": row.size_bytes, "problem": row.problem}
     if row.model is None:
@@ -184,7 +184,7 @@ def _as_json(row: Row) -> dict[str, object]:
     }
 
 
-def _entry_as_json(row: Row) -> dict[str, object]:
+def _entry_as_json(row: ModelRow) -> dict[str, object]:
     """Return a model of the catalogue with a key for each setting, null for those that the catalogue leaves open."""
     from edgespec.models.listing import quants_here
     from edgespec.models.names.catalog import NUMBERS

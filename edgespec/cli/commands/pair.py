@@ -21,7 +21,7 @@ from edgespec.cli.terminal.output import Output
 from edgespec.errors import PairError
 from edgespec.gguf_file.head_check import check_draft_file, is_head, n_tokens
 from edgespec.gguf_file.model_check import check_model
-from edgespec.models.memory.estimate import Plan, estimate
+from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.names.local import local_models
 from edgespec.models.names.model_names import short_spec
 from edgespec.models.names.spec import NotFetchedError, resolve
@@ -141,7 +141,7 @@ def _report(target: str, draft: str, headers: tuple[Header, Header], verdict: Pa
     share = math.floor(1000 * verdict.size.cost_ratio + 1e-9) / 10  # rounded down, so that 100 means all
     yield "cost", f"a draft pass reads {share:g}\xa0% of the weights that a target pass reads"
     n_ctx = min(CTX_SIZE, headers[0].number("context_length") or CTX_SIZE)
-    needed = [estimate(Plan(header, n_ctx=n_ctx)) for header in headers]
+    needed = [estimate(MemoryPlan(header, n_ctx=n_ctx)) for header in headers]
     together = sum(memory.weights + memory.kv for memory in needed)
     yield "memory", f"{size_of(together)} together, with 16-bit caches of {n_ctx} tokens"
     if verdict.verdict != "no":

@@ -18,8 +18,8 @@ from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in
 from edgespec.models.hub.cache import hub_cache, is_offline
 from edgespec.models.hub.pulling import (
-    Item,
     LeftOut,
+    PendingDownload,
     announce,
     fetch_items,
     free_bytes,
@@ -102,10 +102,10 @@ def pull(call: Call[PullOptions]) -> None:
     _raise_failures(items, output, no_draft=options.no_draft)
 
 
-def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool) -> list[Item]:
+def _offered(items: Sequence[PendingDownload], output: Output, *, yes: bool, may_ask: bool) -> list[PendingDownload]:
     """Return the planned drafts and draft heads that the user wants, of those that can be had for the models; without a
     terminal to ask, a note names the others."""
-    asks, wanted = may_ask and can_ask(output), list[Item]()
+    asks, wanted = may_ask and can_ask(output), list[PendingDownload]()
     for item in items:
         if item.is_draft or item.error is not None:
             continue
@@ -131,7 +131,9 @@ def _offered(items: Sequence[Item], output: Output, *, yes: bool, may_ask: bool)
     return wanted
 
 
-def _published(item: Item, items: Sequence[Item], output: Output, *, yes: bool) -> Item | None:
+def _published(
+    item: PendingDownload, items: Sequence[PendingDownload], output: Output, *, yes: bool
+) -> PendingDownload | None:
     """Return the best head that the catalogue names for a model without a head. With `yes`, a note says why there is
     none."""
     if not yes and (output.quiet or is_offline()):
@@ -150,7 +152,7 @@ def _published(item: Item, items: Sequence[Item], output: Output, *, yes: bool) 
     return draft
 
 
-def _withhold(items: Sequence[Item]) -> None:
+def _withhold(items: Sequence[PendingDownload]) -> None:
     """Start nothing if a named model cannot be downloaded, or if they do not fit together."""
     lack: EdgespecError | None
     if any(item.error is not None and not item.is_draft for item in items):
@@ -161,7 +163,7 @@ def _withhold(items: Sequence[Item]) -> None:
         item.error = item.error or (None if item.was_here else lack)
 
 
-def _show(item: Item, output: Output, *, dry_run: bool) -> None:
+def _show(item: PendingDownload, output: Output, *, dry_run: bool) -> None:
     if item.head is not None and item.is_done and item.error is None:
         took = f"{size_of(item.transferred_bytes)} downloaded" if item.transferred_bytes else "already downloaded"
         made = "" if item.head.format == GGUF else f", converted for {item.targets[0].spec}"
@@ -180,7 +182,7 @@ def _show(item: Item, output: Output, *, dry_run: bool) -> None:
         output.line(f"{item.spec}: {took}, hash verified\n  {item.path}")
 
 
-def _raise_failures(items: Sequence[Item], output: Output, *, no_draft: bool) -> None:
+def _raise_failures(items: Sequence[PendingDownload], output: Output, *, no_draft: bool) -> None:
     """Raise the only failure, or report several failures and raise one error for all."""
     failed = {item.spec: item.error for item in items if item.error and not isinstance(item.error, LeftOut)}
     left_out = [item.spec for item in items if isinstance(item.error, LeftOut) and not item.is_draft]

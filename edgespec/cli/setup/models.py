@@ -27,7 +27,7 @@ from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
     from edgespec.chat.personas import Persona
-    from edgespec.models.hub.pulling import Item
+    from edgespec.models.hub.pulling import PendingDownload
 
 DEFAULT_MODEL = "smollm2"
 VARIABLE = "EDGESPEC_DEFAULT_MODEL"  # names another model
@@ -238,7 +238,7 @@ def fetch_missing(
     return without_failed(possible, output) == items
 
 
-def tell_stopped(items: Sequence[Item], output: Output) -> None:
+def tell_stopped(items: Sequence[PendingDownload], output: Output) -> None:
     """Show which downloads were stopped by Ctrl-C."""
     for item in items:
         if item.stopped:
@@ -246,7 +246,7 @@ def tell_stopped(items: Sequence[Item], output: Output) -> None:
             output.note(item.stopped)
 
 
-def _question(items: Sequence[Item], drafts: Collection[str]) -> str:
+def _question(items: Sequence[PendingDownload], drafts: Collection[str]) -> str:
     """Return the question, which names the models, their sizes and the free space."""
     from edgespec.models.hub.pulling import free_bytes, missing_bytes
     from edgespec.models.memory.fit import fit_of, needed_by_size, room_bytes

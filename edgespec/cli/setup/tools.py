@@ -65,7 +65,7 @@ class ToolRun:
     def __init__(
         self, call: Call[Options], llm: Runtime, asked: Request, toolbox: Toolbox, allowed: Sequence[str]
     ) -> None:
-        from edgespec.tools.offer import Offer, style_of
+        from edgespec.tools.offer import ToolOffer, style_of
 
         self._llm, self._toolbox, self._output, self._cancel = llm, toolbox, call.output, call.cancel
         self.results: list[ToolResult] = []
@@ -84,7 +84,7 @@ class ToolRun:
             toolbox.wait(call.cancel)
         self._note()
         toolbox.allow_only(allowed)
-        self._offer = Offer.of(style, toolbox)
+        self._offer = ToolOffer.of(style, toolbox)
         self.request = replace(asked, template=self._offer.template)
 
     def events(self) -> Generator[tuple[int, TokenEvent | EdgespecError], None, None]:

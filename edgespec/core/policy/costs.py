@@ -29,7 +29,7 @@ number of leaves, for several sequences; or ("read", drafter, leaves, sequences)
 
 
 @dataclass(slots=True)
-class Estimate:
+class CostEstimate:
     """The mean of the logarithms of measured costs. It remembers `count` of them; 0: the cost is unknown."""
 
     log: float = 0.0
@@ -49,7 +49,7 @@ class Estimate:
 Place = tuple[int, int]
 """A number of threads, and a level of depth."""
 
-Table = dict[Key, Estimate]
+Table = dict[Key, CostEstimate]
 """Costs in plain passes at one place."""
 
 
@@ -75,7 +75,7 @@ class Costs:
         self._shape = np.interp(WIDTHS, np.log([*shape]), np.log([*shape.values()]))
         self._shape += np.maximum(0, WIDTHS - math.log(max(shape)))  # beyond the shape, in proportion to the width
         # Seconds of a plain pass now, at one level of depth; without a count they are those of some time ago.
-        self._plain, self._plain_level = Estimate(), 0
+        self._plain, self._plain_level = CostEstimate(), 0
         self._tables: dict[Place, Table] = {}
         self._curves: dict[Place, list[float]] = {}  # costs of target passes by width
         self._threads, self._all_threads = threads, threads
@@ -84,7 +84,7 @@ class Costs:
     def use_threads(self, threads: int) -> None:
         """Continue with the costs of passes with this number of threads: other widths are fast for other numbers."""
         if threads != self._threads:
-            self._plain = Estimate(self._plain.log + math.log(self._threads / threads))  # until the next plain pass
+            self._plain = CostEstimate(self._plain.log + math.log(self._threads / threads))  # until the next plain pass
             self._threads = threads
 
     @property
@@ -135,7 +135,7 @@ class Costs:
         """Learn from a pass without drafts, of `width` sequences."""
         if 0 < seconds < math.inf:
             if not self.has_plain(depth):
-                self._plain, self._plain_level = Estimate(self._plain.log), _level(depth)
+                self._plain, self._plain_level = CostEstimate(self._plain.log), _level(depth)
             self._plain.observe(math.log(seconds / self.target(width, depth)), PLAIN_MEMORY)
             self._age = 0
 
@@ -157,19 +157,19 @@ class Costs:
     def put(self, key: Key, cost: float, depth: int = 0) -> None:
         """Replace a cost by one that was measured beside plain passes."""
         if 0 < cost < math.inf:
-            self._table(depth)[key] = Estimate(math.log(cost), MEMORY)
+            self._table(depth)[key] = CostEstimate(math.log(cost), MEMORY)
             self._curves.pop((self._threads, _level(depth)), None)
 
-    def _observe(self, key: Key, seconds: float, depth: int) -> Estimate | None:
+    def _observe(self, key: Key, seconds: float, depth: int) -> CostEstimate | None:
         if not 0 < seconds < math.inf or not self.has_plain(depth):
             return None
         table = self._table(depth)
         if key not in table:
             what, drafter, *_ = key
             if drafter in self._assumed:  # one disturbed first measurement must not decide for long
-                table[key] = Estimate(math.log(self._assumed[drafter][what == "read"]) - self._plain.log, 2)
+                table[key] = CostEstimate(math.log(self._assumed[drafter][what == "read"]) - self._plain.log, 2)
             else:
-                table[key] = Estimate()
+                table[key] = CostEstimate()
             if self._compiles:
                 return None
         table[key].observe(math.log(seconds) - self._plain.log, MEMORY, self._age)
@@ -197,7 +197,7 @@ class Costs:
                 self._tables, key=lambda other: (abs(other[0] - threads), abs(other[1] - level)), default=place
             )
             known = self._tables.get(nearest, {})
-            self._tables[place] = {key: Estimate(each.log, min(1, each.count)) for key, each in known.items()}
+            self._tables[place] = {key: CostEstimate(each.log, min(1, each.count)) for key, each in known.items()}
         return self._tables[place]
 
     def _curve(self, table: Table) -> list[float]:
@@ -238,15 +238,15 @@ class Costs:
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from a saved `state`, which is that of all threads, whatever number is in use."""
         self._tables = {
-            (self._all_threads, int(level)): {tuple(key): Estimate(log, count) for *key, log, count in rows}
+            (self._all_threads, int(level)): {tuple(key): CostEstimate(log, count) for *key, log, count in rows}
             for level, rows in state["tables"].items()
         }
         if state["plain_s"] is not None:
-            self._plain = Estimate(math.log(state["plain_s"] * self._all_threads / self._threads))
+            self._plain = CostEstimate(math.log(state["plain_s"] * self._all_threads / self._threads))
         self._curves.clear()
 
 
-def _pooled(measured: Sequence[tuple[int, Estimate]]) -> list[tuple[list[int], float]]:
+def _pooled(measured: Sequence[tuple[int, CostEstimate]]) -> list[tuple[list[int], float]]:
     """Return the nearest costs that do not fall with the width: pool neighbours that do (isotonic regression)."""
     pools: list[tuple[list[int], float, int]] = []  # widths, cost, weight
     for width, estimate in measured:

@@ -10,7 +10,16 @@ from collections.abc import Mapping, Set
 
 from llguidance import LLMatcher, LLParserLimits
 
-from edgespec.llama.gbnf.rules import Characters, Choice, Literal, Node, Reference, Repeat, parsed, without_recursion
+from edgespec.llama.gbnf.rules import (
+    Alternatives,
+    Characters,
+    Literal,
+    Node,
+    Reference,
+    Repeat,
+    parsed,
+    without_recursion,
+)
 from edgespec.llama.gbnf.terminals import terminals_of
 
 _SPECIAL = re.compile(r"[^A-Za-z0-9 _]")
@@ -85,7 +94,7 @@ def _composed(node: Node, parts: list[str]) -> str:
         if node.most == 0:
             return '""'
         return f"({parts[0]}){{{node.least},{'' if node.most is None else node.most}}}"
-    if isinstance(node, Choice):
+    if isinstance(node, Alternatives):
         return f"({' | '.join(parts)})"
     return f"({' '.join(parts)})" if parts else '""'
 

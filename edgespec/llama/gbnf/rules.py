@@ -51,7 +51,7 @@ class Sequence(Node):
 
 
 @dataclass(frozen=True)
-class Choice(Node):
+class Alternatives(Node):
     pass
 
 
@@ -91,9 +91,9 @@ def without_recursion(name: str, rule: Node) -> Node:
     """Write `x ::= a x | b` as `a* b`, which is a regular expression. Rules that refer to themselves elsewhere stay."""
     if isinstance(rule, Repeat) and (rule.least, rule.most) == (0, 1):  # such as ws ::= ([ \t\n] ws)?
         inner = rule.parts[0]
-        options = (*(inner.parts if isinstance(inner, Choice) else [inner]), Sequence())
+        options = (*(inner.parts if isinstance(inner, Alternatives) else [inner]), Sequence())
     else:
-        options = rule.parts if isinstance(rule, Choice) else (rule,)
+        options = rule.parts if isinstance(rule, Alternatives) else (rule,)
     again = [
         option for option in options if isinstance(option, Sequence) and option.parts[-1:] == (Reference(name=name),)
     ]
@@ -101,7 +101,7 @@ def without_recursion(name: str, rule: Node) -> Node:
     last = [option for option in options if option not in again]
     if not again or not last or name in references(Sequence((*repeated, *last))):
         return rule
-    return Sequence((Repeat((Choice((*repeated,)),)), Choice((*last,))))
+    return Sequence((Repeat((Alternatives((*repeated,)),)), Alternatives((*last,))))
 
 
 def parsed(text: str) -> dict[str, Node]:
@@ -149,7 +149,7 @@ class _Parser:
         while self._takes_bar(is_nested=is_nested):
             self._take(_BLANK_LINES)
             options.append(self._sequence(is_nested=is_nested))
-        return options[0] if len(options) == 1 else Choice(tuple(options))
+        return options[0] if len(options) == 1 else Alternatives(tuple(options))
 
     def _takes_bar(self, *, is_nested: bool) -> bool:
         """Take a `|`. A rule may also continue on the next line if that line begins with one."""

@@ -17,7 +17,17 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from edgespec.llama.gbnf.rules import Characters, Choice, Literal, Node, Reference, Repeat, Sequence, all_parts, reached
+from edgespec.llama.gbnf.rules import (
+    Alternatives,
+    Characters,
+    Literal,
+    Node,
+    Reference,
+    Repeat,
+    Sequence,
+    all_parts,
+    reached,
+)
 
 MOST_RANGES = 2_000  # of code points; larger sets would take too long
 MOST_NODES = 20_000
@@ -92,7 +102,7 @@ class _Analysis:
         elif isinstance(node, Literal):
             first, letters = self._bits_of(node.text[:1]), self._bits_of(node.text)
             found = _Facts(may_be_empty=not node.text, first=first, letters=letters)
-        elif isinstance(node, Choice):
+        elif isinstance(node, Alternatives):
             found = _of_choice(parts)
         elif isinstance(node, Repeat):
             found = _of_repeat(parts[0], node.least, node.most)

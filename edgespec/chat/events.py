@@ -35,5 +35,5 @@ class Added:
     turn: Turn
 
 
-Event = TokenEvent | Notice | Calling | Added
-Events = Iterator[Event]
+ChatEvent = TokenEvent | Notice | Calling | Added
+ChatEvents = Iterator[ChatEvent]
