@@ -79,7 +79,7 @@ class TokenEvent:
     #: of an event without a token, if the request asks for it: the number of tokens of the prompt, of those that were
     #: cached, and of those that are read or cached by now
     reading: tuple[int, int, int] | None = None
-    #: of an event without a token: the answer begins anew, and its events so far are void, because a model was lost
+    #: of an event without a token: a model was lost, and the answer begins again; ignore its earlier events
     is_anew: bool = False
 
     def __reduce__(self) -> tuple[type[TokenEvent], tuple[Any, ...]]:

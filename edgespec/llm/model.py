@@ -52,16 +52,18 @@ class Model(Closable):
 
     notes: Notes
     loop: Loop
+    _settings: LoadSettings
+    _info: ModelInfo
 
     @property
-    @abstractmethod
     def settings(self) -> LoadSettings:
         """How the model was loaded, with the changes of `draft_with`."""
+        return self._settings
 
     @property
-    @abstractmethod
     def info(self) -> ModelInfo:
         """What is loaded."""
+        return self._info
 
     @abstractmethod
     def call(self, name: str, *args: Any, **keywords: Any) -> Any:

@@ -121,14 +121,6 @@ class RemoteModel(Model):
     """The settings of requests that the server uses by default, by the names of their fields."""
 
     @property
-    def settings(self) -> LoadSettings:
-        return self._settings
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
-
-    @property
     def room(self) -> int:
         return MAX_SEQUENCES  # the server has a queue
 

@@ -97,10 +97,6 @@ class EmbeddingRuntime(Model):
         self._inputs = InputReader(self.model, self.context.n_ctx)
 
     @property
-    def settings(self) -> LoadSettings:
-        return self._settings
-
-    @property
     def info(self) -> ModelInfo:
         return ModelInfo(
             **about_model(self.model),

@@ -94,10 +94,6 @@ class FakeEngine(Model):
         self.closed = False
         self._answers = [drafted_events(a) if isinstance(a, str) else list(a) for a in answers or (ANSWER,)]
 
-    @property
-    def settings(self) -> LoadSettings:
-        return self._settings
-
     def load(self, settings: LoadSettings) -> None:
         """Be the model of these settings from now on."""
         self._settings = settings

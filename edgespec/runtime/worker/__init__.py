@@ -70,14 +70,6 @@ class Worker(Model):
 
     # --- what the process says ----------------------------------------------------------------------------------------
 
-    @property
-    def settings(self) -> LoadSettings:
-        return self._settings
-
-    @property
-    def info(self) -> ModelInfo:
-        return self._info
-
     def call(self, name: str, *args: Any, **keywords: Any) -> Any:
         return self.loop.call(name, args, keywords, self._within_s)
 
