@@ -147,7 +147,12 @@ class Completion:
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:
         """Return the answer of these events. Raises UsageError if the last event is missing: the model was closed."""
-        *made, last = [*events] or [TokenEvent(-1, "")]
+        whole: list[TokenEvent] = []
+        for event in events:
+            if event.is_anew:
+                whole.clear()
+            whole.append(event)
+        *made, last = whole or [TokenEvent(-1, "")]
         prompt, tokens = ([event for event in made if event.part == part] for part in ("prompt", "answer"))
         if last.finish_reason is None or last.stats is None:
             raise UsageError("this model is closed", why="it was closed in the middle of the answer")

@@ -106,6 +106,11 @@ class Ray:
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 0}
         return self.api.remote(kind).options(**options, scheduling_strategy=self._at(node)).remote(*args)
 
+    def cancel(self, asked: Any) -> None:
+        """Cancel what was asked of an actor, if it still runs."""
+        with suppress(Exception):
+            self.api.cancel(asked)
+
     def is_final(self, error: Exception) -> bool:
         """True if an actor with this error will not be restarted."""
         return not isinstance(error, self.api.exceptions.ActorUnavailableError | self.api.exceptions.GetTimeoutError)

@@ -266,7 +266,9 @@ class NodeMember:
                     put(event)
 
         try:
-            self.actor.answer.remote(request).future().add_done_callback(arrived)
+            asked = self.actor.answer.remote(request)
+            begun.add_done_callback(lambda done: self._ray.cancel(asked) if done.cancelled() else None)
+            asked.future().add_done_callback(arrived)
         except Exception as error:
             put(LostError(f"{self.name} cannot be reached", why=_why(error)))
         return begun

@@ -97,7 +97,7 @@ class _Flight:
     cancel: CancelFlag
     has_begun: bool = False
     n_lost: int = 0
-    failed_at: set[int] = field(default_factory=set)
+    failed_at: set[_Place] = field(default_factory=set)
 
     @property
     def is_suspect(self) -> bool:
@@ -175,6 +175,7 @@ class Fleet(Loop, Model):
         for other in members[1:]:
             if unlike := difference(members[0], other):
                 raise UsageError(f"{members[0].name} and {other.name} would not give the same texts", why=unlike)
+        self._first = members[0]
         self._places = [self._place(member) for member in members]
         self._waiting: deque[_Flight] = deque()
         self._again: deque[_Flight] = deque()  # flights whose member was lost, and suspects
@@ -196,11 +197,11 @@ class Fleet(Loop, Model):
 
     @property
     def settings(self) -> LoadSettings:
-        return self._places[0].member.settings
+        return self._first.settings
 
     @property
     def info(self) -> ModelInfo:
-        return self._places[0].member.info
+        return self._first.info
 
     def call(self, name: str, *args: Any, **keywords: Any) -> Any:
         raise UsageError("the members of a fleet cannot be asked this", why=f"{name} is for one model")
@@ -215,7 +216,7 @@ class Fleet(Loop, Model):
         return max(1, sum(place.room for place in self._places if not place.is_lost))
 
     def check_settings(self, request: Request) -> None:
-        self._places[0].member.check_settings(request)
+        self._first.check_settings(request)
 
     # --- requests to members ------------------------------------------------------------------------------------------
 
@@ -225,15 +226,16 @@ class Fleet(Loop, Model):
         self._waiting.append(_Flight(stream, number, what, cancel))
 
     def turn(self) -> None:
-        self._remove(lambda flight: flight.cancel.is_set())
+        if cancelled := self._remove(lambda flight: flight.cancel.is_set()):
+            for flight in cancelled:
+                flight.put(TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
+            return
         self._assign()
         try:
             self._muster()
         except EdgespecError as error:
             for flight in self._remove(lambda flight: True):
                 flight.stream.fail(flight.number, error)
-            return
-        if any(stream.has_news for stream in [*self.streams]):
             return
         try:
             place, attempt, event = self._arrived.get(timeout=POLL_S)
@@ -254,9 +256,6 @@ class Fleet(Loop, Model):
                 removed.append(flight)
         for place in self._places:
             removed += [place.remove(attempt) for attempt, (flight, _) in [*place.flights.items()] if is_over(flight)]
-        for flight in removed:
-            if flight.cancel.is_set():
-                flight.put(TokenEvent(-1, "", finish_reason="cancelled", stats=Stats()))
         return removed
 
     def _assign(self) -> None:
@@ -276,7 +275,7 @@ class Fleet(Loop, Model):
     def _idle(self, suspect: _Flight) -> _Place | None:
         """Return an idle place where the suspect has not failed; if it has failed everywhere, any idle place."""
         there = [place for place in self._places if not place.is_lost]
-        others = [place for place in there if id(place) not in suspect.failed_at]
+        others = [place for place in there if place not in suspect.failed_at]
         return next((place for place in others or there if place.free > 0 and not place.flights), None)
 
     def _send(self, place: _Place, flight: _Flight) -> None:
@@ -306,7 +305,7 @@ class Fleet(Loop, Model):
         elif place.is_alone:
             self._fail(place.remove(attempt), event)
         else:
-            flight.failed_at.add(id(place))
+            flight.failed_at.add(place)
             self._again.append(place.remove(attempt))
 
     def _lose(self, place: _Place, error: LostError) -> None:
@@ -316,7 +315,7 @@ class Fleet(Loop, Model):
             flight = place.remove(attempt)
             flight.n_lost += 1
             if error.is_crash:
-                flight.failed_at.add(id(place))
+                flight.failed_at.add(place)
             if was_alone:
                 self._fail(flight, error)
             else:

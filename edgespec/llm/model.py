@@ -98,8 +98,12 @@ class Model(Closable):
             if isinstance(error, EdgespecError):
                 raise error
         stream = Stream(self.loop, cancel)
-        for number, each in enumerate(prepared):
-            stream.add(number, each)
+        try:
+            for number, each in enumerate(prepared):
+                stream.add(number, each)
+        except BaseException:
+            stream.close()
+            raise
         return stream
 
     def stream(self, requests: Iterable[Request | None], cancel: CancelFlag | None = None) -> Events:
@@ -116,7 +120,7 @@ class Model(Closable):
         arriving, n_taken, is_last = iter(requests), 0, False
         with Stream(self.loop, cancel) as stream:
             while not stream.is_closed:
-                while not is_last and len(stream.open) < self.room:
+                while not (is_last or stream.is_closed) and len(stream.open) < self.room:
                     request: Any = LAST if cancel.is_set() else next(arriving, LAST)
                     if request is LAST:
                         is_last = True

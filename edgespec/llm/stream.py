@@ -37,7 +37,7 @@ class Loop(ABC):
     while no thread waits, and a single reader needs no extra thread.
 
     Attributes:
-        stats: the statistics of the answer that was started last.
+        stats: the statistics of the answer that was started last, or of the one that ended last elsewhere.
         streams: all streams that are not closed.
     """
 
@@ -51,7 +51,7 @@ class Loop(ABC):
         self._reader: StreamReader | None = None
 
     def closed_error(self) -> EdgespecError:
-        """Return the error for requests to a closed model, and for answers that were open when it was closed."""
+        """Return the error for requests to a closed model, and for coroutines whose answers were open then."""
         return UsageError("this model is closed")
 
     def check(self) -> None:
@@ -249,6 +249,8 @@ class Answer(Closable, Iterator[TokenEvent]):
 
     def __next__(self) -> TokenEvent:
         event = next(self._events)
+        if event.is_anew:
+            self._text.clear()
         self._text.append(event.text)
         return event
 
@@ -273,13 +275,16 @@ class Answer(Closable, Iterator[TokenEvent]):
 def _events_of(stream: Stream) -> Iterator[TokenEvent]:
     """The events of the only request of a stream."""
     is_over = False
-    for _, event in stream:
-        if isinstance(event, GenerationError) and not is_over:
+    try:
+        for _, event in stream:
+            if isinstance(event, EdgespecError):
+                raise event
+            is_over = event.is_last
+            yield event
+    except GenerationError:
+        if not is_over:
             yield TokenEvent(-1, "", finish_reason="error", stats=stream.stats)
-        if isinstance(event, EdgespecError):
-            raise event
-        is_over = event.is_last
-        yield event
+        raise
 
 
 # --- asyncio ----------------------------------------------------------------------------------------------------------

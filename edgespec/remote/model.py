@@ -209,14 +209,16 @@ class RemoteModel(Model):
         self.connection.submit(self.connection.ask("POST", "/v1/chat/completions/control", body))
 
     def recover(self, error: LostError) -> Future[None]:
-        """Ask the server again and again until it answers."""
+        """Ask the server again and again until it answers. UsageError: it gives other texts now."""
 
         async def recovered() -> None:
-            while True:
+            depend_on: Mapping[str, Any] | None = None
+            while depend_on is None:
                 await asyncio.sleep(PROBE_S)
                 with suppress(EdgespecError):
-                    await self.connection.ask("GET", "/health")
-                    return
+                    _, depend_on = await self._introduction(())
+            if depend_on != self.texts_depend_on:
+                raise UsageError("it has another model now", hint="run the same command again")
 
         return self.connection.submit(recovered())
 
@@ -302,16 +304,20 @@ class _Answers(Loop):
         id = next(self._numbers)
         self._open[id] = answer  # before its first event, which another thread may hear
         answer.begun = self._model.begin(what, lambda event: self._arrived.put((id, event)), answer.named)
+        if id not in self._open:  # another thread has removed it meanwhile
+            answer.begun.cancel()
 
     def turn(self) -> None:
+        has_news = False
         for id, answer in [*self._open.items()]:
             if answer.cancel.is_set():
+                has_news = True
                 self._remove(id)
                 answer.stream.put(answer.number, self._end(answer, "cancelled"))
             elif answer.cancel.ends_reasoning and answer.id and not answer.is_told_to_answer:
                 answer.is_told_to_answer = True
                 self._model.end_reasoning(answer.id)
-        if not any(stream.has_news for stream in [*self.streams]):
+        if not has_news:
             with suppress(queue.Empty):
                 self._hear(*self._arrived.get(timeout=POLL_S))
 

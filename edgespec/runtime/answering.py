@@ -237,6 +237,7 @@ class Answering(Loop):
         if request.reference:
             sampler = ReferenceSampler(sampler, len(tokens), request.reference)
             limit = min(limit, len(request.reference))
+        reading = form.reading(constraint)
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
         adapters = self._loaded.adapters.chosen(request.lora)
         add = partial(self.engine.add, rule=request.verify, reuse=reuse, drafting=drafting, adapters=adapters)
@@ -253,7 +254,7 @@ class Answering(Loop):
         limit = request.repeat_limit if is_free else 0
         self._answers[sequence] = _Running(
             *(stream, number, sequence, self.model, text, indentation, most_s, limit, request.return_progress),
-            *form.reading(constraint),
+            *reading,
             *(form, cancel),
         )
 

@@ -225,7 +225,7 @@ def _usable(plan: LoadPlan, files: ModelFiles, target: Target, guarantee: Guaran
         if plan.draft is not None or target.corpus is not None or settings.spec_type != "auto":
             note(f"decoding without speculation: {why_plain}")
         plan = replace(plan, drafters=[], draft=None)
-    for text in _left_out(plan, target):
+    for text in _left_out(plan, target) if not why_plain else ():
         note(text)
     if guarantee.warning and (plan.drafters or not have_exact_kernels()):
         note(guarantee.warning)

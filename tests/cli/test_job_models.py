@@ -21,8 +21,11 @@ class Refusing:
 
     def __init__(self) -> None:
         self.n_refusals, self.worker = 0, FakeStream()
+        self.error: Exception | None = None
 
     def __call__(self) -> Worker:
+        if self.error is not None:
+            raise self.error
         if self.n_refusals:
             self.n_refusals -= 1
             raise AWAY
@@ -54,3 +57,14 @@ def test_but_not_for_ever_nor_without_any(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(restarted, "PATIENCE_S", -1.0)
     with pytest.raises(GenerationError):
         lost(monkeypatch, 3, "a:1")
+
+
+def test_an_unexpected_error_of_a_restart_is_reported() -> None:
+    refusing = Refusing()
+    member = RestartedWorker(refusing, CancelFlag())
+    try:
+        refusing.error = OSError("the screen is gone")
+        with pytest.raises(GenerationError, match="the screen is gone"):
+            member.recover(WorkerDiedError("it crashed")).result(timeout=60)
+    finally:
+        member.close()

@@ -115,6 +115,8 @@ class FakeRay:
         self.actors.append(FakeActor(self._node(node), settings))
         return self.actors[-1]
 
+    def cancel(self, asked: Any) -> None: ...
+
     def is_final(self, error: Exception) -> bool:
         return not isinstance(error, UnavailableError)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, LostError, UsageError
-from edgespec.events import TokenEvent
+from edgespec.events import Completion, TokenEvent
 from edgespec.llm import fleet as module
 from edgespec.llm.fleet import Arrived, Fleet
 from edgespec.llm.info import ModelInfo
@@ -172,3 +173,32 @@ def test_a_row_that_ends_members_gets_an_error_alone() -> None:
         found = answers(fleet, PROMPTS)
     assert found.pop(9).endswith("went away")
     assert found == {index: prompt for index, prompt in ALL.items() if index != 9}
+
+
+def test_a_reader_does_not_wait_for_another_one() -> None:
+    with Fleet([Fake("a")]) as fleet:
+        unread, answer = fleet.submit(Request("one")), fleet.submit(Request("two"))
+        assert (str(answer), str(unread)) == ("two", "one")
+
+
+def test_an_answer_that_begins_again_has_its_text_once() -> None:
+    def break_off(fake: Fake, prompt: str, put: Put) -> bool:
+        put(TokenEvent(1, "half of "))
+        return len(fake.asked) % 2 == 1 and lost(fake, put)
+
+    with Fleet([Fake("a", break_off)]) as fleet:
+        assert str(fleet.submit(Request("one"))) == "half of one"
+        assert Completion.of(fleet.submit(Request("two"))).text == "half of two"
+
+
+def test_a_cancelled_row_has_one_end() -> None:
+    cancel = CancelFlag()
+
+    def fail(fake: Fake, prompt: str, put: Put) -> bool:
+        cancel.set()
+        put(GenerationError("it is broken"))
+        return True
+
+    with Fleet([Fake("a", fail)]) as fleet:
+        ends = [event for _, event in fleet.stream([Request("one"), Request("one", sample=1)], cancel)]
+    assert [event.finish_reason for event in ends if isinstance(event, TokenEvent)] == ["cancelled"] * len(ends)

@@ -391,3 +391,12 @@ def test_a_key_is_one_line_of_ascii() -> None:
             checked_key(bad, "EDGESPEC_API_KEY")
     with pytest.raises(UsageError):
         checked_key("é", "EDGESPEC_API_KEY")
+
+
+def test_a_server_that_returns_with_another_model_is_not_used(other: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("edgespec.remote.model.PROBE_S", 0.01)
+    with RemoteModel(other.url) as engine:
+        engine.recover(LostError("it went away")).result(timeout=60)
+        engine.texts_depend_on = {"model": "the one before"}
+        with pytest.raises(UsageError, match="another model"):
+            engine.recover(LostError("it went away")).result(timeout=60)

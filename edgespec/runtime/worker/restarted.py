@@ -35,7 +35,7 @@ class RestartedWorker:
 
     def __init__(self, open: Callable[[], Worker], cancel: CancelFlag) -> None:
         self._open, self._cancel, self.notes = open, cancel, Notes()
-        self._numbers = count()
+        self._numbers, self._is_closed = count(), False
         self._adopt(open())
 
     def _adopt(self, worker: Worker) -> None:
@@ -73,8 +73,9 @@ class RestartedWorker:
                     for number, event in stream.take():
                         if isinstance(event, TokenEvent) and event.finish_reason == "error":
                             continue  # the next event is the reason
-                        put = puts.pop if isinstance(event, EdgespecError) or event.is_last else puts.__getitem__
-                        put(number)(event)
+                        is_last = isinstance(event, EdgespecError) or event.is_last
+                        if put := puts.pop(number, None) if is_last else puts.get(number):
+                            put(event)
                 except Exception as error:  # it is not known which answer caused it: it ends all
                     for number in [*puts]:
                         puts.pop(number)(for_users(error))
@@ -88,8 +89,8 @@ class RestartedWorker:
         def restart() -> None:
             try:
                 self._adopt(self._restarted())
-            except EdgespecError as failed:
-                back.set_exception(failed)
+            except Exception as failed:
+                back.set_exception(for_users(failed))
             else:
                 back.set_result(None)
 
@@ -97,17 +98,25 @@ class RestartedWorker:
         return back
 
     def _restarted(self) -> Worker:
-        self.close()
+        self._end()
         until_s = monotonic() + PATIENCE_S
         while True:
             try:
-                return self._open()
+                worker = self._open()
+                if self._is_closed:
+                    worker.close()
+                    raise GenerationError("the model was closed while it was restarted")
+                return worker
             except GenerationError as failed:
                 if not lost_workers(self.settings, failed) or self._cancel.is_set() or monotonic() > until_s:
                     raise
                 sleep(RETRY_S)
 
     def close(self) -> None:
+        self._is_closed = True
+        self._end()
+
+    def _end(self) -> None:
         self._stream.close()
         self._begun.release()
         self.worker.close()
