@@ -160,8 +160,8 @@ def test_a_server_that_sends_one_line_without_end_is_ended() -> None:
 def test_a_server_ends_when_its_parent_is_killed_even_if_it_ignores_signals(kind: str) -> None:
     program = (
         "import sys; from edgespec.cancel import CancelFlag; from edgespec.tools.config import ServerConfig;"
-        "from edgespec.tools.server import Server\n"
-        f"server = Server(ServerConfig(**{config('hostile_tool_server.py', kind).as_json()!r}))\n"
+        "from edgespec.tools.server import ToolServer\n"
+        f"server = ToolServer(ServerConfig(**{config('hostile_tool_server.py', kind).as_json()!r}))\n"
         "server.start(); server.wait(CancelFlag()); print(server.state, flush=True); sys.stdin.read()"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
