@@ -194,3 +194,17 @@ def test_attachments_stay_with_their_message(folder: Path) -> None:
         with pytest.raises(UsageError, match="the context holds"):
             session.ask("now?")
         assert len(session.chat.attached) == 1
+
+
+def test_one_attachment_or_all_are_removed() -> None:
+    with Store.in_memory() as store:
+        chat = Session(store, lambda *_: FakeEngine("fine"), LoadSettings("demo"), ChatSettings()).chat
+        chat.attached = [Attachment(name, name) for name in ("a", "b", "c")]
+        for number, left in (("1", ["b", "c"]), ("2", ["b"])):
+            chat.detach(number)
+            assert [file.name for file in chat.attached] == left
+        for wrong in ("0", "2", "-1", "b"):
+            with pytest.raises(UsageError, match="no attachment"):
+                chat.detach(wrong)
+        chat.detach()
+        assert chat.attached == []
