@@ -28,6 +28,9 @@ class Notes(Sequence[str]):
         self._n_taken += len(new)
         return new
 
+    def __repr__(self) -> str:
+        return repr(self._texts)
+
     @overload
     def __getitem__(self, index: int) -> str: ...
     @overload
