@@ -143,3 +143,14 @@ def test_every_command_is_found_by_its_name_its_aliases_and_help(controls: Any) 
             assert controls.front.texts[-1] == f"{command.title}\n{command.help}"
     keys = [command.key for command in COMMANDS if command.key]
     assert len({*keys}) == len(keys)
+
+
+def test_a_chat_is_moved_into_a_folder_and_out_of_it(controls: Any) -> None:
+    controls.front.redraw = lambda: None
+    with pytest.raises(UsageError, match="no folders yet"):
+        run_line(controls, "/folder")
+    for line in ("/folder work", "/folder", "/folder none"):
+        run_line(controls, line)
+    moved, listed, removed = controls.front.texts
+    assert (moved, removed) == ("moved to work", "removed from its folder")
+    assert listed.startswith("work  (1 chat)\n")
