@@ -496,8 +496,10 @@ def test_death_while_nobody_asks_is_found_at_the_next_question() -> None:
         worker.loop.process.kill()
         worker.loop.process.join()
         assert not worker.is_alive
+        answer = worker.submit(SHORT)
+        assert next(answer).finish_reason == "error"
         with pytest.raises(WorkerDiedError, match="was killed"):
-            next(worker.submit(SHORT))
+            next(answer)
 
 
 @posix
