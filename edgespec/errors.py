@@ -80,7 +80,7 @@ class UsageError(EdgespecError):
 
 class PromptTooLongError(UsageError):
     """The prompt has `n_tokens`, and the context holds `n_ctx`. Both are None if a server did not say them, and the
-    first is None if so many characters were not counted."""
+    first is None if there were too many characters to count."""
 
     def __init__(
         self,

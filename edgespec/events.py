@@ -38,7 +38,7 @@ ENDED_BY = {"ended_by": "repetition"}
 
 def ended_json(reason: FinishReason | None) -> dict[str, Any]:
     """Return a finish reason for JSON. Clients do not know "repetition", so it is the "length" of answers that are cut
-    off, with a field of its own."""
+    off, with another field."""
     return {"finish_reason": "length", **ENDED_BY} if reason == "repetition" else {"finish_reason": reason}
 
 

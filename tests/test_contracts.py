@@ -1,4 +1,4 @@
-"""Who may import what: the layers of the package, and what starting it must not load."""
+"""The layers of the package and their imports, and the libraries that a start must not load."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Data and small tools, which all rooms may use
 PLAIN = "cancel closable errors events extras plugins settings validation"
-ROOMS = {  # in the order of their floors, and what each imports besides: docs/design.md draws it
+ROOMS = {  # in the order of their floors, with their other imports; docs/design.md has a picture
     "errors": "",
     "extras": "",
     "plugins": "",

@@ -1,4 +1,4 @@
-"""Same seed, same text: a pass over several tokens gives each of them the bits of a pass of its own."""
+"""Same seed, same text: a pass over several tokens gives each of them the bits of a separate pass."""
 
 from __future__ import annotations
 

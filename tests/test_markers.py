@@ -1,4 +1,4 @@
-"""What tests are marked by: a name that nothing has any more would let a test run where it should not."""
+"""The names by which tests are marked: a name that has gone would let a test run where it should not."""
 
 from __future__ import annotations
 

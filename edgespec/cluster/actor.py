@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -17,6 +18,7 @@ from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llm.fleet import Fleet
 from edgespec.llm.info import ModelInfo
+from edgespec.llm.notes import Notes
 from edgespec.models.names.spec import NotFetchedError, resolve
 from edgespec.models.text_facts import text_facts
 from edgespec.runtime.worker import Worker
@@ -139,8 +141,10 @@ class Actor:
     def _opened(self) -> Fleet:
         if self._missing:
             _download(self._missing, with_draft=self._settings.uses_draft)
-        worker = RestartedWorker(lambda: Worker(self._settings, cancel=self._cancel), self._cancel)
-        return Fleet([worker], worker.info.sequences)
+        notes = Notes()
+        open = partial(Worker, self._settings, None, self._cancel)
+        worker = RestartedWorker(open, self._cancel, notes)
+        return Fleet([worker], worker.info.sequences, notes=notes)
 
 
 def _download(specs: Sequence[str], *, with_draft: bool) -> None:

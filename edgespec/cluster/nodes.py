@@ -18,7 +18,7 @@ from edgespec.closable import Closable
 from edgespec.cluster.actor import Actor, ActorReply, Survey, survey
 from edgespec.cluster.library import Ray
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
-from edgespec.llm.fleet import POLL_S, Arrived
+from edgespec.llm.fleet import POLL_S, Arrived, started
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.notes import Notes
 from edgespec.runtime.worker import LoadingStoppedError
@@ -132,7 +132,7 @@ class Nodes(Closable):
         """Prepare a node, or an actor there, in a separate thread."""
         with self._lock:
             self._n_coming += 1
-        _started(partial(self._prepared, node, name, work))
+        started(partial(self._prepared, node, name, work))
 
     def _prepared(self, node: str, name: str, work: Callable[[str], None]) -> None:
         try:
@@ -210,7 +210,7 @@ class NodeMember:
 
     def __init__(self, nodes: Nodes, node: str, actor: Any, name: str) -> None:
         self.node, self.actor, self.name, self.info = node, actor, name, ModelInfo("")
-        self.settings, self.notes = nodes.settings, Notes()
+        self.settings = nodes.settings
         self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
         self._nodes, self._ray = nodes, nodes.ray
 
@@ -275,7 +275,7 @@ class NodeMember:
 
     def recover(self, error: LostError) -> Future[None]:
         """Wait until Ray has restarted the actor, and it has loaded its model."""
-        return _started(self._recovered)
+        return started(self._recovered)
 
     def _recovered(self) -> None:
         try:
@@ -291,22 +291,6 @@ class NodeMember:
         for note in told.notes:
             self._nodes.note(self.name, note)
         return told.result()
-
-
-def _started(work: Callable[[], None]) -> Future[None]:
-    """Start some work in a thread, which does not keep the program from ending."""
-    done: Future[None] = Future()
-
-    def run() -> None:
-        try:
-            work()
-        except Exception as error:
-            done.set_exception(error)
-        else:
-            done.set_result(None)
-
-    threading.Thread(target=run, daemon=True).start()
-    return done
 
 
 def _size(node: Mapping[str, Any], resource: str) -> float:

@@ -1,1 +1,1 @@
-"""What all models are, wherever they run: a description, notes, and answers as streams of events."""
+"""The interface of all models, in this process or elsewhere: a description, notes, and answers as streams of events."""

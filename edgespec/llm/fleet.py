@@ -6,6 +6,7 @@ If a member is lost, it is started or reached again, and other members answer it
 from __future__ import annotations
 
 import queue
+import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -16,7 +17,7 @@ from typing import Any, Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import EdgespecError, GenerationError, LostError, UsageError
+from edgespec.errors import EdgespecError, GenerationError, LostError, UsageError, for_users
 from edgespec.events import TokenEvent
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.model import Model
@@ -39,11 +40,9 @@ class Member(Protocol):
     """A model of a fleet.
 
     Attributes:
-        notes: messages for the user.
         restarts: `recover` starts it again, however long that takes; otherwise it may be gone for good.
     """
 
-    notes: Notes
     restarts: bool
 
     @property
@@ -69,9 +68,7 @@ class Member(Protocol):
 
 
 class Recruits(Protocol):
-    """A source of further members, with `notes` for the user about them."""
-
-    notes: Notes
+    """A source of further members."""
 
     def close(self) -> None: ...
     def are_expected(self, alone_s: float) -> bool:
@@ -160,17 +157,23 @@ class Fleet(Loop, Model):
     (`TokenEvent.is_anew`). Raises UsageError if members differ in a property on which texts depend.
 
     Attributes:
-        notes: messages about lost and returned members.
+        notes: messages about lost and returned members, and those that the members themselves add to this list.
         kind: the word for a member in messages.
         tell: called after new notes were added.
     """
 
     def __init__(
-        self, members: Sequence[Member], room: int = 0, *, kind: str = "server", recruits: Recruits | None = None
+        self,
+        members: Sequence[Member],
+        room: int = 0,
+        *,
+        kind: str = "server",
+        recruits: Recruits | None = None,
+        notes: Notes | None = None,
     ) -> None:
         super().__init__()
         self.loop = self
-        self.notes = Notes() if recruits is None else recruits.notes
+        self.notes = Notes() if notes is None else notes
         self.kind, self._room, self._recruits = kind, room, recruits
         for other in members[1:]:
             if unlike := difference(members[0], other):
@@ -186,14 +189,12 @@ class Fleet(Loop, Model):
         self.tell: Callable[[], None] = lambda: None
 
     def close(self) -> None:
-        self.is_closed = True
         with ExitStack() as stack:
             if self._recruits is not None:
                 stack.callback(self._recruits.close)
             for place in self._places:
                 stack.callback(place.member.close)
-            for stream in [*self.streams]:
-                stack.callback(stream.close)
+            self.shut()
 
     @property
     def settings(self) -> LoadSettings:
@@ -342,7 +343,7 @@ class Fleet(Loop, Model):
             place.lost_s, place.is_dead = self._present_s, False
 
     def _muster(self) -> None:
-        """Add new members and notes, and note which lost members are dead or back.
+        """Add new members, and note which lost members are dead or back.
 
         Raises LostError when all are dead, the error of a member that cannot be started again, and GenerationError
         when processes end again and again.
@@ -354,8 +355,6 @@ class Fleet(Loop, Model):
         if self._recruits is not None:
             self._places += map(self._place, self._recruits.joined())
         for place in [*self._places]:
-            for note in place.member.notes.take():
-                self.notes.append(note)
             if place.recovering is not None:
                 self._look_for(place, place.recovering)
         if len(self.notes) > self._n_notes:
@@ -392,6 +391,22 @@ class Fleet(Loop, Model):
 
 
 _WHAT = {"server": "'edgespec serve'", "node": "the cluster"}
+
+
+def started(work: Callable[[], None]) -> Future[None]:
+    """Start some work in a thread, which does not keep the program from ending. The future raises EdgespecError."""
+    done: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            done.set_exception(for_users(error))
+        else:
+            done.set_result(None)
+
+    threading.Thread(target=run, daemon=True).start()
+    return done
 
 
 def difference(first: Member, other: Member) -> str:

@@ -11,7 +11,7 @@ from edgespec.text.printable import one_line
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What is loaded and how it decodes, as commands, chats and servers show it."""
+    """The facts about a loaded model and its decoding, as commands, chats and servers show them."""
 
     #: the file, or the name on a server
     model: str

@@ -57,12 +57,12 @@ class Model(Closable):
 
     @property
     def settings(self) -> LoadSettings:
-        """How the model was loaded, with the changes of `draft_with`."""
+        """The settings that the model was loaded with, and the changes of `draft_with`."""
         return self._settings
 
     @property
     def info(self) -> ModelInfo:
-        """What is loaded."""
+        """The description of the model."""
         return self._info
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Model(Closable):
         return Answer(self.submit_all([request], cancel))
 
     def submit_all(self, requests: Sequence[Request | Inputs], cancel: CancelFlag | None = None) -> Stream:
-        """Ask for several answers, as `submit`, or for vectors; an event comes with the index of its request. Close the
+        """Ask for several answers, as `submit`, or for vectors; each event has the index of its request. Close the
         stream."""
         self.loop.check()
         cancel = cancel or CancelFlag()

@@ -59,6 +59,12 @@ class Loop(ABC):
         if self.is_closed:
             raise self.closed_error()
 
+    def shut(self) -> None:
+        """Accept no more requests, and cancel all answers."""
+        self.is_closed = True
+        for stream in [*self.streams]:
+            stream.close()
+
     def reader(self) -> StreamReader:
         """Return the reader of streams for the running event loop of asyncio."""
         if self._reader is None or self._reader.event_loop is not asyncio.get_running_loop():
@@ -146,7 +152,7 @@ class Stream(Closable):
     coroutine gets the error of any answer as an exception, also if the answer was cancelled.
 
     Attributes:
-        n_arrived: the number of events so far.
+        n_arrived: the number of events until now.
         open: the numbers of the answers that are not over.
     """
 

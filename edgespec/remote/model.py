@@ -45,7 +45,11 @@ class RemoteModel(Model):
     Attributes:
         texts_depend_on: the settings and properties of the model that texts depend on.
         is_own: the server is edgespec's, and knows all fields of a request.
+        defaults: the settings of requests that the server uses by default, by the names of their fields.
     """
+
+    restarts = False
+    defaults: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
 
     def __init__(
         self,
@@ -70,9 +74,7 @@ class RemoteModel(Model):
 
     def close(self) -> None:
         """End all answers; the server keeps its model."""
-        self.loop.is_closed = True
-        for stream in [*self.loop.streams]:
-            stream.close()
+        self.loop.shut()
         self.connection.close()
 
     # --- what the server has ------------------------------------------------------------------------------------------
@@ -115,10 +117,6 @@ class RemoteModel(Model):
             return ModelInfo.from_json(own | facts), own["texts_depend_on"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self.connection.stranger(f"its description of the model cannot be read ({error!r})") from error
-
-    restarts = False
-    defaults: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
-    """The settings of requests that the server uses by default, by the names of their fields."""
 
     @property
     def room(self) -> int:
@@ -209,7 +207,7 @@ class RemoteModel(Model):
         self.connection.submit(self.connection.ask("POST", "/v1/chat/completions/control", body))
 
     def recover(self, error: LostError) -> Future[None]:
-        """Ask the server again and again until it answers. UsageError: it gives other texts now."""
+        """Ask the server again and again until it answers. The future raises UsageError if it has another model."""
 
         async def recovered() -> None:
             depend_on: Mapping[str, Any] | None = None
@@ -272,7 +270,7 @@ class _Open:
     """An answer of the server that is not over.
 
     Attributes:
-        made: the statistics so far.
+        made: the statistics until now.
         begun: the request to the server, which cancels the answer.
         id: the id that the server gave it.
     """

@@ -82,7 +82,7 @@ class OpenDrafters:
         header: The header of the file that drafts, which may be a head that is not a model.
         answers: The stored answers that the suffix drafter reads.
         successors: The table of recycling and of heads.
-        learned: Where this table is saved.
+        learned: The store that saves this table.
     """
 
     by_name: Mapping[str, Drafter]

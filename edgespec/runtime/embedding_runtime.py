@@ -132,9 +132,7 @@ class EmbeddingRuntime(Model):
 
     def close(self) -> None:
         """End the requests, and free the model; safe to call twice."""
-        self.loop.is_closed = True
-        for stream in [*self.loop.streams]:
-            stream.close()
+        self.loop.shut()
         self.context.close()
         self.model.close()
 

@@ -136,7 +136,7 @@ class Reasoning:
         return constraint.forced(tokens) if constraint is not None else []
 
     def end_at(self, n_tokens: int) -> None:
-        """End the reasoning after so many tokens of the sequence, unless it is over there."""
+        """End the reasoning after this number of tokens of the sequence, unless it is over there."""
         self._latest = n_tokens - self._start
         if self._over is not None and self._over.n_read > self._latest:
             self._restart()

@@ -93,9 +93,7 @@ class Runtime(Model):
     def close(self) -> None:
         """End the current answers, and free models and caches; safe to call twice. Raises UsageError when called from
         within one of their steps."""
-        self.loop.is_closed = True
-        for stream in [*self.loop.streams]:
-            stream.close()
+        self.loop.shut()
         with self.loop.alone() as is_alone:
             if not is_alone:
                 raise UsageError("a model cannot be closed in the middle of a step")

@@ -21,6 +21,7 @@ from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
 from edgespec.llm.fleet import Fleet
 from edgespec.llm.model import Model
+from edgespec.llm.notes import Notes
 from edgespec.requests.row import BadRow, Row
 from edgespec.runtime.worker import Worker, WorkerDiedError
 from edgespec.runtime.worker.restarted import RestartedWorker
@@ -195,7 +196,9 @@ def test_results_do_not_wait_for_a_row_that_is_still_to_come() -> None:
 
 def restarted(engine: FakeStream) -> Fleet:
     """The same worker, which is started again when it dies."""
-    return Fleet([RestartedWorker(cast("Callable[[], Worker]", engine.opened), CancelFlag())], engine.room)
+    notes = Notes()
+    member = RestartedWorker(cast("Callable[[Notes], Worker]", engine.opened), CancelFlag(), notes)
+    return Fleet([member], engine.room, notes=notes)
 
 
 def test_a_row_that_kills_the_engine_fails_and_takes_no_other_with_it() -> None:
@@ -209,6 +212,16 @@ def test_a_row_that_kills_the_engine_fails_and_takes_no_other_with_it() -> None:
         "error": {"message": "llama.cpp crashed: it was told to", "type": "server_error"},
     }
     assert engine.n_deaths == 2
+
+
+def test_notes_of_a_worker_are_those_of_the_job_also_after_a_death() -> None:
+    engine = FakeStream(deaths=1)
+    llm = restarted(engine)
+    engine.notes.add("while it answers")
+    results(llm, [row("a", "kills")])
+    engine.notes.add("later")
+    crash = "llama.cpp crashed: it was told to; restarting it"
+    assert llm.notes.take() == ["something to know", "while it answers", crash, "later"]
 
 
 def test_a_row_is_asked_once_more_after_a_death() -> None:

@@ -522,7 +522,7 @@ def test_whatever_ends_it_the_same_command_goes_on_to_the_same_rows(
 
 
 def test_a_job_that_ends_before_its_first_row_does_not_claim_any(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(_settings: Any, _progress: Any, cancel: CancelFlag) -> NoReturn:
+    def stopped(_settings: Any, _progress: Any, cancel: CancelFlag, *_: Any) -> NoReturn:
         cancel.set()
         raise LoadingStoppedError("stopped")
 

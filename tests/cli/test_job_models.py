@@ -9,6 +9,7 @@ from fake_stream import FakeStream
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError
+from edgespec.llm.notes import Notes
 from edgespec.runtime.worker import Worker, WorkerDiedError, restarted
 from edgespec.runtime.worker.restarted import RestartedWorker
 from edgespec.settings import LoadSettings
@@ -23,13 +24,13 @@ class Refusing:
         self.n_refusals, self.worker = 0, FakeStream()
         self.error: Exception | None = None
 
-    def __call__(self) -> Worker:
+    def __call__(self, notes: Notes) -> Worker:
         if self.error is not None:
             raise self.error
         if self.n_refusals:
             self.n_refusals -= 1
             raise AWAY
-        return cast("Worker", self.worker.opened())
+        return cast("Worker", self.worker.opened(notes))
 
 
 def lost(monkeypatch: pytest.MonkeyPatch, n_refusals: int, *rpc: str) -> None:
@@ -37,12 +38,13 @@ def lost(monkeypatch: pytest.MonkeyPatch, n_refusals: int, *rpc: str) -> None:
     monkeypatch.setattr(restarted, "RETRY_S", 0.0)
     refusing = Refusing()
     monkeypatch.setattr(FakeStream, "settings", LoadSettings("demo", rpc=rpc))
-    member = RestartedWorker(refusing, CancelFlag())
+    notes = Notes()
+    member = RestartedWorker(refusing, CancelFlag(), notes)
     refusing.n_refusals = n_refusals
     try:
         member.recover(WorkerDiedError("it crashed")).result(timeout=60)
         assert not refusing.n_refusals
-        assert [*member.notes] == ["something to know", "it crashed; restarting it"]
+        assert [*notes] == ["something to know", "it crashed; restarting it"]
     finally:
         member.close()
 
@@ -61,7 +63,7 @@ def test_but_not_for_ever_nor_without_any(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_an_unexpected_error_of_a_restart_is_reported() -> None:
     refusing = Refusing()
-    member = RestartedWorker(refusing, CancelFlag())
+    member = RestartedWorker(refusing, CancelFlag(), Notes())
     try:
         refusing.error = OSError("the screen is gone")
         with pytest.raises(GenerationError, match="the screen is gone"):

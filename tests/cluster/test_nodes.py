@@ -142,6 +142,10 @@ def opened(ray: FakeRay, settings: LoadSettings | None = None, *, may_download: 
     return Nodes(ray, settings or LoadSettings("demo"), HERE, may_download=may_download)  # type: ignore[arg-type]
 
 
+def fleet(nodes: Nodes) -> Fleet:
+    return Fleet(nodes.first(CancelFlag()), kind="node", recruits=nodes, notes=nodes.notes)
+
+
 def first(nodes: Nodes) -> list[str]:
     """The names of the members that all nodes make."""
     found = [*nodes.first(CancelFlag())]
@@ -203,7 +207,10 @@ def test_a_node_gets_one_actor_or_one_for_each_gpu(node: Node, threads: int, nam
 
 def test_rows_of_a_node_that_leaves_go_to_one_that_joins() -> None:
     ray = FakeRay(Node("a", dies=5))
-    with opened(ray) as nodes, Fleet(nodes.first(CancelFlag()), kind="node", recruits=nodes) as engine:
+    with (
+        opened(ray) as nodes,
+        fleet(nodes) as engine,
+    ):
 
         def b_joins_when_a_is_lost() -> None:
             if "node a is lost (it has left the cluster)" in engine.notes and len(ray.found) == 1:
@@ -220,7 +227,10 @@ def test_rows_of_a_node_that_leaves_go_to_one_that_joins() -> None:
 
 def test_without_its_own_node_a_job_ends() -> None:
     ray = FakeRay(Node("a", dies=5))
-    with opened(ray) as nodes, Fleet(nodes.first(CancelFlag()), kind="node", recruits=nodes) as engine:
+    with (
+        opened(ray) as nodes,
+        fleet(nodes) as engine,
+    ):
         ray.has_own = False
         with pytest.raises(LostError, match="every node is lost"):
             list(engine.stream(Request(prompt=str(number)) for number in range(30)))

@@ -15,7 +15,6 @@ from edgespec.events import Completion, TokenEvent
 from edgespec.llm import fleet as module
 from edgespec.llm.fleet import Arrived, Fleet
 from edgespec.llm.info import ModelInfo
-from edgespec.llm.notes import Notes
 from edgespec.settings import LoadSettings, Request
 
 Put = Callable[[Arrived], None]
@@ -31,7 +30,7 @@ class Fake:
 
     def __init__(self, name: str, react: Callable[[Fake, str, Put], bool] = lambda fake, prompt, put: False) -> None:
         self.name, self.settings, self.texts_depend_on = name, LoadSettings(name), dict[str, Any]()
-        self.info, self.notes, self.restarts = ModelInfo(name, sequences=2), Notes(), False
+        self.info, self.restarts = ModelInfo(name, sequences=2), False
         self.is_gone, self.is_closed = False, False
         self.asked: list[str] = []
         self._react = react
@@ -60,7 +59,6 @@ class Coming:
     """Members that join when it is asked for the nth time."""
 
     def __init__(self, when: dict[int, Fake]) -> None:
-        self.notes = Notes()
         self._when, self._n_asked = when, 0
 
     def are_expected(self, alone_s: float) -> bool:

@@ -51,7 +51,7 @@ def rows(model: Model, *texts: str | tuple[int, ...], **options: Any) -> list[Ro
 
 
 def of_llama_cpp(path: Path, texts: tuple[str, ...], **settings: Any) -> Row:
-    """The vectors of llama.cpp itself, each text in a pass of its own."""
+    """The vectors of llama.cpp itself, each text in a separate pass."""
     options: dict[str, Any] = {"n_ctx": 128, "n_threads": 1, "n_threads_batch": 1, "flash_attn": True}
     model = llama_cpp.Llama(str(path), embedding=True, verbose=False, **options | settings)
     found = [model.embed(text) for text in texts]

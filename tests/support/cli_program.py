@@ -24,6 +24,7 @@ from edgespec.cli import run_program
 from edgespec.cli.commands import edgespec as root
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.events import Progress
+from edgespec.llm.notes import Notes
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings
 
@@ -144,8 +145,13 @@ def edgespec_here(*args: str | bytes, home: Path, stdin: bytes = b"", **variable
 def a_model_in_this_process() -> Iterator[None]:
     """Within this block the model of a worker is in this process too: no other process is started."""
 
-    def load(settings: LoadSettings, progress: Progress, cancel: CancelFlag) -> Runtime:
-        return Runtime(settings, progress)
+    def load(settings: LoadSettings, progress: Progress, cancel: CancelFlag, notes: Notes | None = None) -> Runtime:
+        runtime = Runtime(settings, progress)
+        if notes is not None:
+            for note in runtime.notes:
+                notes.add(note)
+            runtime.notes = notes
+        return runtime
 
     with patch("edgespec.runtime.worker.Worker", load), patch("edgespec.cli.setup.job_models.Worker", load):
         yield

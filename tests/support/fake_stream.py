@@ -91,9 +91,10 @@ class FakeStream(Model):
         self.n_deaths = self.n_opened = self.n_closed = 0
         self.notes, self.loop = Notes(), _Turns(self)
 
-    def opened(self) -> FakeStream:
+    def opened(self, notes: Notes | None = None) -> FakeStream:
         self.n_opened += 1
-        self.notes, self.loop = Notes(["something to know"]), _Turns(self)
+        self.notes, self.loop = Notes() if notes is None else notes, _Turns(self)
+        self.notes.add("something to know")
         return self
 
     @property
@@ -128,10 +129,12 @@ class FakeWorkers:
         self.engine = FakeStream(2, ahead=4)
         self.settings: list[LoadSettings] = []
 
-    def __call__(self, settings: LoadSettings, progress: Any, cancel: Any) -> FakeStream:
+    def __call__(
+        self, settings: LoadSettings, progress: Any, cancel: Any = None, notes: Notes | None = None
+    ) -> FakeStream:
         progress("loading", 1.0)
         self.settings.append(settings)
-        return self.engine.opened()
+        return self.engine.opened(notes)
 
 
 def text_of(request: Request) -> str:

@@ -290,4 +290,4 @@ def open_nodes(
         except BaseException:
             nodes.close()
             raise
-    return fleet_of(found, asked, output, kind="node", recruits=nodes)
+    return fleet_of(found, asked, output, kind="node", recruits=nodes, notes=nodes.notes)

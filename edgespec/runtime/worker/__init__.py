@@ -35,9 +35,13 @@ class Worker(Model):
     """
 
     def __init__(
-        self, settings: LoadSettings, progress: Progress | None = None, cancel: CancelFlag | None = None
+        self,
+        settings: LoadSettings,
+        progress: Progress | None = None,
+        cancel: CancelFlag | None = None,
+        notes: Notes | None = None,
     ) -> None:
-        self.notes = Notes()
+        self.notes = Notes() if notes is None else notes
         self._within_s = float("inf")
         self.loop: Pipes = Pipes(settings, progress or (lambda what, done: None), self.notes)
         try:

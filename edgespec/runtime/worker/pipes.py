@@ -173,9 +173,7 @@ class Pipes(Loop):
         """End all answers and the child, which saves its measurements first; safe to call twice."""
         if self.is_closed:
             return
-        self.is_closed = True
-        for stream in [*self.streams]:
-            stream.close()
+        self.shut()
         with self.alone(GRACE_S) as is_alone:
             if is_alone and self.death is None:
                 self._send((CLOSE, 0))
@@ -210,7 +208,7 @@ class Pipes(Loop):
             return
         self._n_silent = 0
         for note in notes:
-            self._notes.append(note)
+            self._notes.add(note)
         if kind == PONG:
             return
         if kind == "events":

@@ -12,7 +12,7 @@ from typing import Any
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError, LostError, for_users
 from edgespec.events import TokenEvent
-from edgespec.llm.fleet import Put
+from edgespec.llm.fleet import Put, started
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.notes import Notes
 from edgespec.llm.stream import Stream
@@ -24,8 +24,8 @@ PATIENCE_S, RETRY_S = 60.0, 1.0  # to reach RPC workers again
 
 
 class RestartedWorker:
-    """A worker as a member of a fleet. `open` loads its model, and raises the errors of `Worker`. Setting `cancel` ends
-    waiting for RPC workers.
+    """A worker as a member of a fleet. `open` returns a worker with these notes, and raises the errors of `Worker`.
+    Setting `cancel` ends waiting for RPC workers.
 
     A thread reads the events of its answers.
     """
@@ -33,14 +33,12 @@ class RestartedWorker:
     name, restarts = "the model", True
     texts_depend_on: Mapping[str, Any] = {}
 
-    def __init__(self, open: Callable[[], Worker], cancel: CancelFlag) -> None:
-        self._open, self._cancel, self.notes = open, cancel, Notes()
+    def __init__(self, open: Callable[[Notes], Worker], cancel: CancelFlag, notes: Notes) -> None:
+        self._open, self._cancel, self._notes = open, cancel, notes
         self._numbers, self._is_closed = count(), False
-        self._adopt(open())
+        self._adopt(open(notes))
 
     def _adopt(self, worker: Worker) -> None:
-        for note in worker.notes.take():
-            self.notes.add(note)
         self.worker, self._stream = worker, Stream(worker.loop, apart=True)
         self._puts: dict[int, Put] = {}
         self._begun = threading.Semaphore(0)  # counts the requests that the thread has not seen
@@ -83,26 +81,15 @@ class RestartedWorker:
 
     def recover(self, error: LostError) -> Future[None]:
         """Start another worker."""
-        self.notes.append(f"{error.line}; restarting it")
-        back = Future[None]()
-
-        def restart() -> None:
-            try:
-                self._adopt(self._restarted())
-            except Exception as failed:
-                back.set_exception(for_users(failed))
-            else:
-                back.set_result(None)
-
-        threading.Thread(target=restart, daemon=True).start()
-        return back
+        self._notes.append(f"{error.line}; restarting it")
+        return started(lambda: self._adopt(self._restarted()))
 
     def _restarted(self) -> Worker:
         self._end()
         until_s = monotonic() + PATIENCE_S
         while True:
             try:
-                worker = self._open()
+                worker = self._open(self._notes)
                 if self._is_closed:
                     worker.close()
                     raise GenerationError("the model was closed while it was restarted")
