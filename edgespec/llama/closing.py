@@ -11,11 +11,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
-
-from llguidance import LLMatcher, LLTokenizer
+from typing import TYPE_CHECKING, Any
 
 from edgespec.llama.schema import ANNOTATIONS, SAME_OBJECT, add, short, target
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
 
 NAMING = ("properties", "patternProperties")
 CLOSED = "closed:"  # begins the names of the definitions that are added
@@ -215,6 +216,8 @@ def _is_possible(schema: Any) -> bool:
 
 def _matcher(schema: dict[str, Any]) -> LLMatcher | None:
     """Return a matcher of bytes, or None if llguidance refuses the schema."""
+    from llguidance import LLMatcher
+
     try:
         matcher = LLMatcher(_bytes(), LLMatcher.grammar_from_json_schema(json.dumps(schema)), log_level=0)
     except Exception:  # its kind for what it cannot parse: the whole schema is refused for it, with its place
@@ -234,4 +237,6 @@ def _add_property(schema: dict[str, Any], name: str, value: Any) -> None:
 
 @cache
 def _bytes() -> LLTokenizer:
+    from llguidance import LLTokenizer
+
     return LLTokenizer("byte")

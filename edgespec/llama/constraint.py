@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import UsageError
-from edgespec.llama.closing import close
+from edgespec.llama.closing import close, without_traps
 from edgespec.llama.schema import patterns_in, translated
 from edgespec.settings import CONSTRAINTS, Constraint
 from edgespec.text.encodings import decoded
@@ -109,8 +109,6 @@ def constraint_notes(kind: Constraint, text: str) -> tuple[str, ...]:
 def _prepared(text: str) -> tuple[str, list[str]]:
     """Return a schema for llguidance that all answers can satisfy to their end, and the notes of `translated`. It names
     all properties of its objects unless it says otherwise. Raises ValueError."""
-    from edgespec.llama.closing import without_traps
-
     translation, notes = translated(text)
     schema = json.loads(translation)
     close(schema)
