@@ -159,7 +159,8 @@ class Answering(Loop):
         super().__init__()
         self._prompts = prompts
         self._loaded, self._note, self._progress = loaded, note, progress
-        self.model, self.context, self.engine = loaded.model, loaded.context, loaded.engine
+        self._target, self.engine = loaded.target, loaded.engine
+        self.model, self.context = loaded.target.model, loaded.target.context
         self._added: deque[tuple[Stream, int, Prepared, CancelFlag]] = deque()
         self._answers: dict[Sequence, _Running] = {}
         self._reported = 0.0  # of the prompts
@@ -217,9 +218,9 @@ class Answering(Loop):
         after: Callable[[int], Constraint] | None = None
         inner: Constraint | None = ends_of(request, self.model, len(tokens))
         if compiled is not None and request.constraint is not None:
-            after = partial(self._loaded.grammars.constraint, *request.constraint, matcher=compiled[2])
+            after = partial(self._target.grammars.constraint, *request.constraint, matcher=compiled[2])
         elif compiled is not None:
-            inner = form.with_calls(inner, partial(self._loaded.grammars.continued, *compiled))
+            inner = form.with_calls(inner, partial(self._target.grammars.continued, *compiled))
         constraint = form.constraint(inner, after, limit)
         sampler = Sampler(
             request.sampling,
@@ -231,7 +232,7 @@ class Answering(Loop):
             request.left,
             constraint,
             Infill(self.model.token_bytes, self.model.is_end, self.model.eot) if request.infill else None,
-            self._loaded.breakers.of(request.sampling),
+            self._target.breakers.of(request.sampling),
         )
         text = TextStream((*request.stop, *prompt.stop), self._last_bytes(tokens[prompt.start :]))
         if request.reference:
@@ -239,12 +240,12 @@ class Answering(Loop):
             limit = min(limit, len(request.reference))
         reading = form.reading(constraint)
         reuse, drafting = self._reuse(request), self._loaded.drafting.of(request)
-        adapters = self._loaded.adapters.chosen(request.lora)
+        adapters = self._target.adapters.chosen(request.lora)
         add = partial(self.engine.add, rule=request.verify, reuse=reuse, drafting=drafting, adapters=adapters)
         sequence = add(tokens, sampler, limit, cancel, images=prompt.images, prompt_logprobs=request.prompt_logprobs)
         sequence.ends = frozenset(request.stop_token_ids)
         # Answers with other adapters than usual are no examples of usual ones.
-        is_usual = not request.reference and adapters == self._loaded.adapters.default
+        is_usual = not request.reference and adapters == self._target.adapters.default
         sequence.is_remembered = request.remembered and is_usual
         self.stats = sequence.stats
         indentation = Indentation(request.n_indent) if request.n_indent else None
@@ -304,7 +305,7 @@ class Answering(Loop):
 
     def _remember(self, sequence: Sequence) -> None:
         """Add an answer to the store that the suffix drafter reads."""
-        store = self._loaded.answers
+        store = self._loaded.drafters.answers
         if store is not None:
             store.add(sequence.tokens[sequence.n_prompt :])
 

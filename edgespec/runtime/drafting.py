@@ -112,40 +112,43 @@ def open_drafters(
     successors, learned = Successors(model.n_vocab), None
     if not {"recycling", *HEADS}.isdisjoint(names):
         learned = _learned_successors(successors, model, settings, adapters)
-    drafters: list[Drafter] = []
+    by_name, contexts, draft_model = dict[str, Drafter](), list[Context | EagleContext](), None
+
+    def add(drafter: Drafter, context: Context | EagleContext | None = None) -> None:
+        stack.callback(drafter.close)
+        by_name[drafter.name] = drafter
+        if context is not None:
+            contexts.append(context)
+
     parts = Parts(successors, answers, corpus.index if corpus else None)
     for name in names:
         try:
-            drafters += filter(None, [made(name, parts)])
+            drafter = made(name, parts)
         except UsageError as error:
             if settings.spec_type != "auto":
                 raise
             note(error.line)
+        else:
+            if drafter is not None:
+                add(drafter)
     opener = _Opener(settings, target, successors, plan.leaves, note, stack, lambda done: progress("loading", done))
-    header, draft_model, contexts = plan.draft, None, list[Context | EagleContext]()
-    if header is not None and header.architecture in NETWORKS:
+    draft = plan.target.draft
+    header = draft.header if draft else None
+    if draft is not None and draft.header.architecture in NETWORKS:
         threads = settings.threads_draft or target.threads
-        drafters.append(network_drafter(header, model, plan.leaves, successors, threads))
-    elif header is not None and plan.target.draft is not None:
+        add(network_drafter(draft.header, model, plan.leaves, successors, threads))
+    elif draft is not None:
         try:
-            draft_model, (drafter, context) = opener.draft(plan.target.draft)
+            draft_model, opened = opener.draft(draft)
         except EdgespecError as error:
             if not plan.is_draft_optional:
                 raise
-            note(f"{header.path.name} is not used: {error.why or error.what}")
+            note(f"{draft.header.path.name} is not used: {error.why or error.what}")
             header = None
         else:
-            drafters.append(drafter)
-            contexts.append(context)
+            add(*opened)
     if MTP in names:
-        drafter, context = opener.block(
-            plan.target.of_block, lambda: token_counts(settings, model, adapters, answers, note)
-        )
-        drafters.append(drafter)
-        contexts.append(context)
-    for drafter in drafters:
-        stack.callback(drafter.close)
-    by_name = {drafter.name: drafter for drafter in drafters}
+        add(*opener.block(plan.target.of_block, lambda: token_counts(settings, model, adapters, answers, note)))
     return OpenDrafters(by_name, (*contexts,), draft_model, header, answers, successors, learned)
 
 
@@ -156,8 +159,8 @@ def _stored_answers(model: LlamaModel, adapters: Adapters, note: Callable[[str],
 def _learned_successors(
     successors: Successors, model: LlamaModel, settings: LoadSettings, adapters: Adapters
 ) -> SuccessorStore | None:
-    """Fill the table with the rows of bundled and saved ones; None for weights that cannot be read, which have no
-    print."""
+    """Fill the table with the rows of bundled and saved tables. Returns the store that saves it; None if the weights
+    cannot be read, because tables are found by a print of the weights."""
     folders = (BUNDLED_HEADS, models_dir(), model.path.parent)
     saves = settings.store and not adapters  # the tables are those of the model alone
     with suppress(ModelFileError):

@@ -10,19 +10,15 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.datastore.answer_store import AnswerStore
 from edgespec.datastore.corpus import Corpus, check_fits, find
-from edgespec.datastore.successor_store import SuccessorStore
 from edgespec.dialects.templates import dialect_of
 from edgespec.drafters.base import Drafter
 from edgespec.drafters.registry import REGISTRY
-from edgespec.drafters.successors import Successors
 from edgespec.engine.calibrate import CostModelCache, warm_up
 from edgespec.engine.engine import Engine
 from edgespec.errors import UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import kind_of_head
-from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import vocabulary_note
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.breakers import BreakerFinder
@@ -34,7 +30,7 @@ from edgespec.llama.model import LlamaModel, described
 from edgespec.llama.rendering import renderer
 from edgespec.llama.template import ChatTemplate
 from edgespec.models.names.source import is_path
-from edgespec.runtime.drafting import LoadedDrafters, open_drafters
+from edgespec.runtime.drafting import LoadedDrafters, OpenDrafters, open_drafters
 from edgespec.runtime.guarantee import Guarantee
 from edgespec.runtime.model_files import ModelFiles, find_files, remember
 from edgespec.runtime.planning import LoadPlan, cache_bytes, open_model, plan_loading, with_branches
@@ -81,31 +77,15 @@ class ModelSession(Closable):
     """A target, its drafters and the engine over them.
 
     Attributes:
-        draft: The draft model or head, if llama.cpp has loaded one.
-        draft_header: The header of the file that drafts, which may be a head that is not a model.
-        answers: The stored answers that the suffix drafter reads.
-        successors: The table of recycling and of heads; `learned` is where it is saved.
-        contexts: That of the target, then those of drafters.
-        drafters: By name, in the order in which they are asked.
+        settings: Those that were given, with the number of sequences that was chosen.
+        drafting: Which of the drafters draft, and how.
         watch: Lets a flag stop passes of all models.
     """
 
     settings: LoadSettings
-    model: LlamaModel
-    context: Context
-    adapters: Adapters
-    grammars: Grammars
-    breakers: BreakerFinder
-    template: ChatTemplate
-    vision: Vision
+    target: Target
     guarantee: Guarantee
-    draft: LlamaModel | None
-    draft_header: Header | None
-    answers: AnswerStore | None
-    successors: Successors
-    learned: SuccessorStore | None
-    contexts: Sequence[AnyContext]
-    drafters: Mapping[str, Drafter]
+    drafters: OpenDrafters
     watch: Watch
     engine: Engine
     tuning: CostModelCache
@@ -117,17 +97,21 @@ class ModelSession(Closable):
         self._opened.close()
 
     def save(self, *, now: bool = True) -> None:
-        """Save what was measured and learned; unless `now`, at most once a minute, and neither answers, of which the
-        store itself saves many at once, nor the result of a draft."""
+        """Save what was measured and learned: at once if `now`, otherwise at most once a minute.
+
+        Two things are saved only `now`: answers, because their store saves many at once by itself, and whether a draft
+        gained time.
+        """
+        target, drafters = self.target, self.drafters
         self.tuning.save(now=now)
-        if self.learned is not None:
-            self.learned.save(now=now)
-        if now and self.draft_header is not None:
-            steps = self.tuning.steps_without_gain(kind_of_head(self.draft_header) or "draft")
-            if steps is not None and not self.adapters:  # with adapters, drafts gain less
-                remember(self.settings, self.model.path, self.draft_header.path, steps)
-        if now and self.answers is not None:
-            self.answers.save()
+        if drafters.learned is not None:
+            drafters.learned.save(now=now)
+        if now and drafters.header is not None:
+            steps = self.tuning.steps_without_gain(kind_of_head(drafters.header) or "draft")
+            if steps is not None and not target.adapters:  # with adapters, drafts gain less
+                remember(self.settings, target.model.path, drafters.header.path, steps)
+        if now and drafters.answers is not None:
+            drafters.answers.save()
 
 
 def open_session(settings: LoadSettings, progress: Progress, note: Note) -> ModelSession:
@@ -139,47 +123,27 @@ def open_session(settings: LoadSettings, progress: Progress, note: Note) -> Mode
     plan = plan_loading(settings, files, note)
     with ExitStack() as stack:
         target, plan = _open_target(files, plan, stack, progress, note)
-        model, context, adapters = target.model, target.context, target.adapters
+        settings, context, adapters = plan.settings, target.context, target.adapters
         context.adapters = adapters.every  # an answer may use any of them
-        guarantee = Guarantee(context, plan.settings, progress, drafts=bool(plan.drafters))
+        guarantee = Guarantee(context, settings, progress, drafts=bool(plan.drafters))
         context.adapters = adapters.default
         plan = _usable(plan, files, target, guarantee, note)
-        opened = open_drafters(plan, context, adapters, target.corpus, stack, progress, note)
-        contexts = [context, *opened.contexts]
+        drafters = open_drafters(plan, context, adapters, target.corpus, stack, progress, note)
+        contexts = [context, *drafters.contexts]
         watch = Watch(contexts)
-        models = [model] if opened.model is None else [model, opened.model]
+        models = [target.model] if drafters.model is None else [target.model, drafters.model]
         engine = Engine(
             context,
             least_width=guarantee.least_width,
             most_rows=guarantee.most_rows,
-            cache_bytes=cache_bytes(plan.settings.cache_ram, models, note),
+            cache_bytes=cache_bytes(settings.cache_ram, models, note),
             warn=note,
             watch=watch,
         )
-        tuning = _measured(plan.settings, engine, contexts, opened.by_name, progress)
-        drafting = LoadedDrafters(plan.settings, opened.by_name, engine, tuning, plan.leaves, note)
+        tuning = _measured(settings, engine, contexts, drafters.by_name, progress)
+        drafting = LoadedDrafters(settings, drafters.by_name, engine, tuning, plan.leaves, note)
         return ModelSession(
-            settings=plan.settings,
-            model=model,
-            context=context,
-            adapters=adapters,
-            grammars=target.grammars,
-            breakers=target.breakers,
-            template=target.template,
-            vision=target.vision,
-            guarantee=guarantee,
-            draft=opened.model,
-            draft_header=opened.header,
-            answers=opened.answers,
-            successors=opened.successors,
-            learned=opened.learned,
-            contexts=contexts,
-            drafters=opened.by_name,
-            watch=watch,
-            engine=engine,
-            tuning=tuning,
-            drafting=drafting,
-            _opened=stack.pop_all(),
+            settings, target, guarantee, drafters, watch, engine, tuning, drafting, _opened=stack.pop_all()
         )
 
 
@@ -219,14 +183,16 @@ def _open_corpus(settings: LoadSettings, model: LlamaModel) -> Corpus | None:
 
 
 def _usable(plan: LoadPlan, files: ModelFiles, target: Target, guarantee: Guarantee, note: Note) -> LoadPlan:
-    """Return the plan with the drafters that this target can use. What is left out is noted, with the reason."""
+    """Return the plan with the drafters that this target can use; a note says which settings have no effect, and
+    why."""
     settings, why_plain = plan.settings, _why_plain(plan.settings, target.context, guarantee)
     if plan.drafters and why_plain:
-        if plan.draft is not None or target.corpus is not None or settings.spec_type != "auto":
+        if plan.target.draft is not None or target.corpus is not None or settings.spec_type != "auto":
             note(f"decoding without speculation: {why_plain}")
-        plan = replace(plan, drafters=[], draft=None)
-    for text in _left_out(plan, target) if not why_plain else ():
-        note(text)
+        plan = replace(plan, drafters=[], target=replace(plan.target, draft=None))
+    else:
+        for text in _left_out(plan, target):
+            note(text)
     if guarantee.warning and (plan.drafters or not have_exact_kernels()):
         note(guarantee.warning)
     if files.missing_draft and settings.uses_draft and files.draft is None and not why_plain:

@@ -65,7 +65,6 @@ class LoadPlan:
         target: The target with its context; it includes the plan of the draft.
         drafters: The names of the drafters, in the order in which they are asked.
         leaves: The most leaves of a tree that they draft.
-        draft: The header of the draft model or head; None if none is used.
         is_draft_optional: True if the draft is left out if it cannot be loaded.
     """
 
@@ -73,7 +72,6 @@ class LoadPlan:
     target: MemoryPlan
     drafters: Sequence[str]
     leaves: int
-    draft: Header | None
     is_draft_optional: bool
 
 
@@ -107,7 +105,7 @@ def _planned(settings: LoadSettings, files: ModelFiles, draft: Header | None, no
     must_fit = settings.must_fit or (draft is not None and files.is_draft_optional)
     may_shrink = not settings.ctx_size and not must_fit
     plan = fitted(request, note, *offload, may_shrink=may_shrink, must_fit=must_fit, workers=workers)
-    return LoadPlan(several, plan, names, most_leaves(settings, names), draft, files.is_draft_optional)
+    return LoadPlan(several, plan, names, most_leaves(settings, names), files.is_draft_optional)
 
 
 def most_leaves(settings: LoadSettings, names: Sequence[str]) -> int:

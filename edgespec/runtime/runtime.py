@@ -62,9 +62,10 @@ class Runtime(Model):
         self._progress = progress or (lambda what, done: None)
         self.notes = Notes()
         self._loaded = loaded = open_session(settings, self._progress, self.notes.add)
-        self.model, self.draft, self.context, self.engine = loaded.model, loaded.draft, loaded.context, loaded.engine
-        self.draft_header, self.grammars = loaded.draft_header, loaded.grammars
-        self.prompts = Prompts(loaded.model, loaded.template, loaded.context.n_ctx, self._note_request)
+        target, drafters = loaded.target, loaded.drafters
+        self.model, self.context, self.engine = target.model, target.context, loaded.engine
+        self.draft, self.draft_header, self.grammars = drafters.model, drafters.header, target.grammars
+        self.prompts = Prompts(target.model, target.template, target.context.n_ctx, self._note_request)
         self.loop = Answering(loaded, self.prompts, self.notes.add, self._progress)
         self.kept_states = KeptStates(loaded.engine)
         self.own_settings: Mapping[str, Any] = own_settings(settings.model)
@@ -106,18 +107,19 @@ class Runtime(Model):
 
     @property
     def info(self) -> ModelInfo:
-        loaded, context, guarantee, template = self._loaded, self.context, self._loaded.guarantee, self._loaded.template
+        target, context, guarantee = self._loaded.target, self.context, self._loaded.guarantee
+        template, vision = target.template, target.vision
         return ModelInfo(
             **about_model(self.model),
             draft_model=str(self.draft_header.path) if self.draft_header else None,
-            projector=str(loaded.vision.path) if loaded.vision.path else None,
+            projector=str(vision.path) if vision.path else None,
             has_chat_template=template.text is not None,
             ctx_size=context.n_ctx,
             sequences=context.sequences,
             threads=context.threads,
             threads_batch=context.threads_batch,
             drafters=tuple(drafter.name for drafter in self.engine.speculator.drafters),
-            adapters=loaded.adapters.describe(),
+            adapters=target.adapters.describe(),
             pace=self.settings.pace,
             strict=self.settings.strict,
             fast=not self.settings.exact,
@@ -145,8 +147,7 @@ class Runtime(Model):
             self.engine.slots.forget()
             for drafter in self._draft_models():
                 drafter.forget()
-            if self._loaded.successors is not None:
-                self._loaded.successors.forget()
+            self._loaded.drafters.successors.forget()
 
     def keep_state(
         self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
@@ -287,7 +288,7 @@ class Runtime(Model):
         if (
             '"tools"' in request.template
             or self.grammars.must_compile(request)
-            or self._loaded.breakers.must_search(request.sampling)
+            or self._loaded.target.breakers.must_search(request.sampling)
         ):
             return "compiling"
         if self.prompts.effort(request) > LONG:
@@ -302,8 +303,8 @@ class Runtime(Model):
         check_request(request, self.model.n_vocab)
         check_rule(self.settings, request.verify)
         self._loaded.drafting.of(request)
-        self._loaded.adapters.chosen(request.lora)
-        self._loaded.breakers.of(request.sampling)
+        self._loaded.target.adapters.chosen(request.lora)
+        self._loaded.target.breakers.of(request.sampling)
         if request.constraint is None:
             return None
         try:
@@ -324,7 +325,7 @@ class Runtime(Model):
             return None
 
     def _mode(self, request: Request) -> str:
-        adapters, is_constrained = self._loaded.adapters.chosen(request.lora), request.constraint is not None
+        adapters, is_constrained = self._loaded.target.adapters.chosen(request.lora), request.constraint is not None
         return mode_of(request.verify, request.sampling, is_constrained=is_constrained, adapters=adapters)
 
 

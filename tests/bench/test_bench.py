@@ -200,7 +200,7 @@ def test_an_answer_begins_with_empty_caches(llm: Runtime) -> None:
     decodes = []
     with Runner(llm, [Mode("draft", "fixed:2")], CancelFlag()) as runner:
         for _ in range(2):
-            context = llm._loaded.contexts[-1]
+            context = llm._loaded.drafters.contexts[-1]
             assert isinstance(context, Context)
             before = context.decodes
             runner.answer(runner.modes[-1], question, 0.0)

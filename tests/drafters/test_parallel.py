@@ -68,7 +68,7 @@ def test_each_draft_is_that_of_the_text_before_it(
     if settings:
         monkeypatch.setattr("edgespec.models.memory.estimate.HEAD_BATCH", settings["n_batch"])
     with load(target, head) as llm:
-        drafter = llm._loaded.drafters["peagle"]
+        drafter = llm._loaded.drafters.by_name["peagle"]
         propose = drafter.propose
 
         def spy(sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:

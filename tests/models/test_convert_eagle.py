@@ -123,7 +123,7 @@ def drafted(target: Path, path: Path, kind: str, **settings: Any) -> list[list[i
     found: list[list[int]] = []
     how: dict[str, Any] = {"spec_type": kind, "draft_model": str(path), "pace": "fixed:4", "ctx_size": 256}
     with edgespec.load(str(target), **EXACT | how | settings) as llm:
-        drafter = llm._loaded.drafters[kind]
+        drafter = llm._loaded.drafters.by_name[kind]
         propose = drafter.propose
 
         def spy(sequences: Sequence[DraftContext], budgets: Sequence[Budget]) -> list[Draft]:

@@ -39,7 +39,7 @@ def opened(settings: LoadSettings, gain: float | None = None, steps: int = TRIED
     """Return the kind of head that a session loads, and its notes. The head then gains this much per draft, and is
     backed off for these steps."""
     with Runtime(settings) as llm:
-        head = next((name for name in llm._loaded.drafters if name in ("hydra", "eagle3")), "")
+        head = next((name for name in llm._loaded.drafters.by_name if name in ("hydra", "eagle3")), "")
         if gain is not None:
             policy = llm.engine.speculator.pace
             assert isinstance(policy, MeasuredPolicy)
@@ -51,7 +51,7 @@ def opened(settings: LoadSettings, gain: float | None = None, steps: int = TRIED
 
 def test_a_head_near_the_model_is_used_and_named(settings: LoadSettings) -> None:
     with Runtime(settings) as llm:
-        assert "hydra" in llm._loaded.drafters
+        assert "hydra" in llm._loaded.drafters.by_name
         [note] = [note for note in llm.notes if "head.gguf" in note]
         assert "found near target.gguf" in note
         llm.draft_with(spec_type="hydra", pace="fixed:2")
@@ -126,7 +126,7 @@ def test_a_head_without_a_tensor_is_left_out(settings: LoadSettings, folder: Pat
     (folder / "head.gguf").unlink()
     write_head(folder / "broken.gguf", tensors={missing: None})
     with Runtime(settings) as llm:
-        assert "eagle3" not in llm._loaded.drafters
+        assert "eagle3" not in llm._loaded.drafters.by_name
         assert any("broken.gguf is not used as a draft: " in note for note in llm.notes)
         assert sum(event.id >= 0 for event in llm.generate("to be", max_tokens=8, ignore_eos=True)) == 8
     with pytest.raises(ModelFileError):
@@ -151,7 +151,7 @@ def test_more_sequences_than_a_pass_of_a_head_has_tokens(settings: LoadSettings,
     write_head(folder / "eagle3.gguf")
     with Runtime(replace(settings, ctx_size=32, sequences=70)) as llm:
         requests = [Request(prompt=f"to be {n}", max_tokens=6, ignore_eos=True) for n in range(70)]
-        assert "eagle3" in llm._loaded.drafters
+        assert "eagle3" in llm._loaded.drafters.by_name
         assert sum(event.id >= 0 for _, event in llm.stream(iter(requests))) == 70 * 6  # type: ignore[union-attr]
 
 
@@ -159,5 +159,5 @@ def test_a_head_that_llama_cpp_does_not_load_is_left_out(settings: LoadSettings,
     (folder / "head.gguf").unlink()
     write_head(folder / "odd.gguf", metadata={"eagle3.attention.layer_norm_rms_epsilon": None})
     with Runtime(settings) as llm:
-        assert "eagle3" not in llm._loaded.drafters
+        assert "eagle3" not in llm._loaded.drafters.by_name
         assert any("odd.gguf is not used: " in note for note in llm.notes)

@@ -74,7 +74,7 @@ def test_each_machine_gets_a_share_and_the_draft_stays_here(addresses: list[str]
         assert 0 < sum(layers.values()) < llm.model.n_layer
         assert re.search(rf"layers 0.* here, .* on {addresses[0]}, .* on {addresses[1]}; the output here", llm.notes[0])
         assert llm.draft_header is not None and len([*connections(addresses)]) == 2
-        draft = next(context for context in llm._loaded.contexts if context.model is not llm.model)
+        draft = next(context for context in llm._loaded.drafters.contexts if context.model is not llm.model)
         assert not draft.model.is_offloaded
 
 
