@@ -30,8 +30,8 @@ from edgespec.llama.projector import Cells
 class Engine:
     """Generates for as many sequences at once as the target's context has slots.
 
-    `watch` is called with the flag that may abort the next pass, in native code too. `Slots`, `Scheduler`
-    and `Speculator` describe the other arguments.
+    `watch` is called with the flag that may abort the next pass, in native code too. `Slots`, `Scheduler`,
+    `TargetRunner` and `Speculator` describe the other arguments.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Engine:
     ) -> None:
         self.context, self.watch = context, watch
         self.slots = Slots(context, cache_bytes)
-        self.scheduler = Scheduler(self.slots, min(most_rows or context.n_batch, context.n_batch), least_width)
+        self.scheduler = Scheduler(self.slots, min(most_rows or context.n_batch, context.n_batch))
         self.runner = TargetRunner(self.slots, least_width)
         self.speculator = Speculator(
-            self.scheduler, drafters, n_max=draft_n_max, pace=pace, tree_width=tree_width, warn=warn
+            self.scheduler, self.runner, drafters, n_max=draft_n_max, pace=pace, tree_width=tree_width, warn=warn
         )
 
     def add(
@@ -190,7 +190,7 @@ class Engine:
         sequence.tokens += [choice.id for choice in verdict.choices]
         part.verdict = verdict
         self.speculator.read(part, verdict.path)
-        self.speculator.observe(part, verdict.path, self.runner)
+        self.speculator.observe(part, verdict.path)
         self.runner.commit(part, verdict.path, first)
         stats.count_round(part.draft, verdict.path, len(verdict.choices))
         stats.generation_s = perf_counter() - sequence.first_token_s

@@ -15,18 +15,16 @@ from edgespec.engine.turns import Turns
 class Scheduler:
     """The waiting sequences and the `active` ones, which have a slot each.
 
-    Passes that verify drafts have at most `most_rows` tokens. Passes are padded to `least_width` tokens, and rows with
-    and without drafts attend to the same number of cells; 0 means neither.
+    Passes that verify drafts have at most `most_rows` tokens.
 
     In an exact context each sequence has its own part of the KV cache, and llama.cpp computes those with different
     numbers of tokens one after the other. Generated tokens therefore never share a pass with prompts, and prompts never
     share a pass with each other. While some sequences generate, their passes alternate with passes that read a piece of
-    one prompt. In any context an image has passes of its own, and so has a prompt whose log probabilities are wanted.
+    one prompt. In any context an image shares no pass, and neither does a prompt whose log probabilities are wanted.
     """
 
-    def __init__(self, slots: Slots, most_rows: int, least_width: int = 0) -> None:
-        self.slots, self.context = slots, slots.context
-        self.most_rows, self.least_width = most_rows, least_width
+    def __init__(self, slots: Slots, most_rows: int) -> None:
+        self.slots, self.context, self.most_rows = slots, slots.context, most_rows
         self.active: list[Sequence] = []
         self.waiting: deque[Sequence] = deque()
         self.costs = ReadingCosts()

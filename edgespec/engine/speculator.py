@@ -36,6 +36,7 @@ class Speculator:
     def __init__(
         self,
         scheduler: Scheduler,
+        runner: TargetRunner,
         drafters: Iterable[Drafter],
         *,
         n_max: int,
@@ -43,7 +44,7 @@ class Speculator:
         tree_width: int,
         warn: Callable[[str], None],
     ) -> None:
-        self.scheduler, self.context, self.warn = scheduler, scheduler.context, warn
+        self.scheduler, self.runner, self.context, self.warn = scheduler, runner, scheduler.context, warn
         self._known: dict[Drafter, None] = {}  # in the order in which they are asked
         self._observed_s = 0.0  # in this step
         self._recorded_s = 0.0  # after the last step
@@ -172,8 +173,8 @@ class Speculator:
         if part.is_complete and not sequence.is_prefill:
             room = self.context.n_ctx - len(sequence.tokens)
             n_max = min(self._n_max(sequence), self.scheduler.most_rows - 1, sequence.remaining - 1, room)
-            if self.scheduler.least_width:
-                n_max = min(n_max, rows_with_equal_cells(sequence.n_decoded, self.scheduler.least_width) - 1)
+            if self.runner.least_width:
+                n_max = min(n_max, rows_with_equal_cells(sequence.n_decoded, self.runner.least_width) - 1)
         return ProposalContext(
             sequence.mode,
             n_max,
@@ -277,7 +278,7 @@ class Speculator:
                 layers = {layer: self.context.layer_inputs(layer)[rows] for layer in drafter.needs_layers}
                 self._attempt(drafter, [part.sequence], partial(drafter.read, part.sequence, start, layers))
 
-    def observe(self, part: Scheduled, path: list[int], runner: TargetRunner) -> None:
+    def observe(self, part: Scheduled, path: list[int]) -> None:
         """Show drafters the rows of the last token and of the draft; only now and then if they are backed off."""
         looking = [
             drafter
@@ -289,7 +290,7 @@ class Speculator:
         if looking and sequence.tokens[last] >= 0:
             tokens = [sequence.tokens[last], *(part.draft.tokens[node] for node in path)]
             before = max(-1, sequence.tokens[last - 1]) if last else -1  # -1 also after an image
-            rows, is_remembered = partial(runner.logits, part), sequence.is_remembered
+            rows, is_remembered = partial(self.runner.logits, part), sequence.is_remembered
             outcome = Outcome(sequence, tokens, part.draft, path, rows, before, is_remembered)
             for drafter in looking:
                 started_s = perf_counter()

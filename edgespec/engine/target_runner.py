@@ -15,10 +15,13 @@ from edgespec.llama.projector import Cells, EncodingError
 
 
 class TargetRunner:
-    """Between steps the KV cache holds `tokens[:n_decoded]` of each sequence. Passes are padded to `least_width`
-    tokens."""
+    """Between steps the KV cache holds `tokens[:n_decoded]` of each sequence.
 
-    def __init__(self, slots: Slots, least_width: int = 0) -> None:
+    Passes are padded to `least_width` tokens, and rows with and without drafts attend to the same number of cells; 0
+    means neither.
+    """
+
+    def __init__(self, slots: Slots, least_width: int) -> None:
         self.slots, self.context, self.least_width = slots, slots.context, least_width
 
     def run(self, scheduled: list[Scheduled]) -> None:

@@ -242,7 +242,7 @@ def _measured(
     progress: Progress,
 ) -> CostModelCache:
     """Return the costs of passes; they are measured if the draft length depends on them."""
-    target, least_width = engine.context, max(1, engine.scheduler.least_width)
+    target, least_width = engine.context, max(1, engine.runner.least_width)
     on_device = [context for context in contexts if context.model.is_offloaded]
     tuning = CostModelCache(target, drafters.values(), least_width, compiles=bool(on_device))
     if drafters and settings.pace == "auto":

@@ -307,7 +307,7 @@ def test_a_target_in_strict_mode_is_paced_by_its_padded_passes(fresh: Path, monk
     with edgespec.load("demo", spec_type="draft", strict=True, exact=False, threads=1) as llm:
         first = answer(llm)
         assert isinstance(llm.engine.speculator.pace, MeasuredPolicy)
-        assert llm.engine.speculator.pace.costs.least_width == llm.engine.scheduler.least_width >= 2
+        assert llm.engine.speculator.pace.costs.least_width == llm.engine.runner.least_width >= 2
         llm.draft_with(pace="off")
         assert answer(llm) == first
 

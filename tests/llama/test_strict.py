@@ -176,8 +176,8 @@ def test_strict_with_kernels_that_round_narrow_passes_differently(tmp_path: Path
 
             llm.context.decode = recording  # type: ignore[method-assign,assignment]
             texts.append([e.id for e in llm.generate("def f(x):", max_tokens=60, temperature=0.8, ignore_eos=True)])
-            assert llm.engine.scheduler.least_width > 1
-            assert min(widths) >= llm.engine.scheduler.least_width
+            assert llm.engine.runner.least_width > 1
+            assert min(widths) >= llm.engine.runner.least_width
     assert texts[0] == texts[1]
 
 
