@@ -113,15 +113,14 @@ class Slots:
         if not slot.is_repeated_in(sequence.prompt, sequence.adapters):
             self.cache.save(slot, length if slot is source else 0, source)
         slot.running, sequence.slot = sequence, slot.number
+        slot.tokens, slot.n_prompt, slot.adapters = sequence.tokens, sequence.n_prompt, sequence.adapters
         if saved is None or not self._restore(sequence, *saved):
             self.begin(sequence, source, length)
         self._plan_stops(sequence, shared)
 
     def _restore(self, sequence: Sequence, saved: Saved, length: int) -> bool:
         """Load a saved prefix into a sequence's slot; returns whether this succeeded."""
-        slot = self.of(sequence)
-        slot.tokens, slot.n_prompt, slot.adapters = sequence.tokens, sequence.n_prompt, sequence.adapters
-        done = self.cache.restore(saved, slot, length)
+        done = self.cache.restore(saved, self.of(sequence), length)
         sequence.n_decoded = sequence.stats.cached_tokens = length if done else 0
         return done
 
@@ -136,7 +135,6 @@ class Slots:
         if not length or not cut(self.context, slot, length):
             self.context.forget(slot.number)
             slot.checkpoints, length = {}, 0
-        slot.tokens, slot.n_prompt, slot.adapters = sequence.tokens, sequence.n_prompt, sequence.adapters
         sequence.n_decoded = sequence.stats.cached_tokens = length
         sequence.stops = [stop for stop in sequence.stops if stop - length >= BETWEEN_STOPS]
 
