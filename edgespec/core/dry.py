@@ -29,7 +29,7 @@ class Dry:
 
     def __init__(self, settings: SamplingSettings, breakers: Breakers) -> None:
         self._settings, self._breakers = settings, breakers
-        # The last entries stand for larger ids.
+        # The last entries are those of all larger ids.
         self._is_head, self._is_alone = np.zeros((2, max(breakers, default=-1) + 2), np.bool_)
         self._is_head[[*breakers]] = True
         self._is_alone[[head for head, tails in breakers.items() if () in tails]] = True

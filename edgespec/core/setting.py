@@ -53,7 +53,7 @@ class Facts:
         variable: The environment variable of the option, if it is not `EDGESPEC_` and its long name.
         advanced: `--help` leaves the option out.
         row: Rows of a batch and bodies of requests can set it.
-        compared: Whether a resumed job and a running server must have the value that is asked for now, because texts
+        compared: When a resumed job or a running server must have the value that is asked for now, because texts
             depend on it: "always", "if set" (unless the value is the default), or "never".
         wire: The servers that it is sent to. "all": every server; "own": edgespec's, and other servers are not asked if
             it is set; "quiet": edgespec's, and other servers do without it; "apart": `body_of` writes it.
@@ -87,7 +87,7 @@ class Facts:
 
     @property
     def range(self) -> str:
-        """What a number must be, for messages."""
+        """The limits of a number in words, for messages."""
         if self.must:
             return self.must
         if self.least is None:

@@ -147,7 +147,7 @@ def verify(
     except NothingAllowedError:
         if not draft.tokens:
             raise
-        # The text comes to its dead end token by token, as without a draft.
+        # The text reaches its dead end token by token, as without a draft.
         return _verified(rule, Draft.empty(), row_of, sampler, tokens, ends, step)
 
 

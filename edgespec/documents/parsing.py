@@ -67,7 +67,7 @@ def _document(name: str, question: Mapping[str, Any], report: Callable[[str], No
 
 
 def _cleaned(text: str) -> str:
-    """Return a text without control characters and single surrogates, which damaged fonts may stand for."""
+    """Return a text without control characters and single surrogates, which damaged fonts may produce."""
     text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "", with_unix_line_ends(text))
 

@@ -19,7 +19,7 @@ class Slot:
     number: int
     #: The tokens in the cache, or those of the sequence that is running.
     tokens: list[int] = field(default_factory=list)
-    #: How many of the tokens are those of the last prompt and of what was before it; the others were generated.
+    #: The length of the last prompt; the tokens after it were generated.
     n_prompt: int = 0
     #: The sequence that uses the slot now.
     running: Sequence | None = None

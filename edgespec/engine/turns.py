@@ -5,7 +5,7 @@ from __future__ import annotations
 from edgespec.engine.sequence import Sequence
 from edgespec.llama.adapters import AdapterSet
 
-TURN = 16  # passes with one set while other sets wait: llama.cpp reserves its buffers for each set anew
+TURN = 16  # passes with one set while other sets wait: llama.cpp reserves its buffers again for each set
 
 
 class Turns:

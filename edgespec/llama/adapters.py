@@ -69,7 +69,7 @@ class Adapters:
 
     def use(self, context: Any, chosen: AdapterSet) -> None:
         """Let a native context use a set from its next decode on. If it is another one, its buffers are reserved
-        anew."""
+        again."""
         handles = (api.llama_adapter_lora_p_ctypes * len(chosen))(*(self._handles[number] for number, _ in chosen))
         scales = (ctypes.c_float * len(chosen))(*(scale for _, scale in chosen))
         api.llama_set_adapters_lora(context, handles, len(chosen), scales)

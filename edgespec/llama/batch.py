@@ -1,4 +1,4 @@
-"""The tokens of a forward pass as llama.cpp reads them, and what it gives besides logits.
+"""The tokens of a forward pass as llama.cpp reads them, and what it returns in addition to logits.
 
 Some drafters read the inputs of layers and the final states. llama.cpp's C++ header `llama-ext.h` declares the
 functions for them; llama-cpp-python binds some. If asked about an architecture that does not provide the inputs of its

@@ -48,7 +48,7 @@ def schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @dataclass(slots=True)
 class _Object:
-    """What a schema and its parts say about the same object."""
+    """The properties that a schema and its parts state for the same object."""
 
     names: dict[str, None] = field(default_factory=dict)
     patterns: dict[str, None] = field(default_factory=dict)

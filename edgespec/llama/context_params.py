@@ -32,7 +32,7 @@ class ContextParams:
     scratch: int = 0
     #: The tokens of a decode that a recurrent model should be able to remove again.
     rollback: int = 0
-    #: True if passes must give each token the logits of a pass of its own (`kernels`).
+    #: True if passes must give each token the logits of a single-token pass (`kernels`).
     exact: bool = False
     #: True if each sequence has a separate cache; then there are no branches.
     streams: bool = False

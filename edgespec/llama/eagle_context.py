@@ -32,7 +32,7 @@ from edgespec.llama.kernels import have_exact_kernels
 from edgespec.llama.library import default_threads
 from edgespec.llama.model import LlamaModel
 
-CELLS_STEP = 256  # a graph reads a multiple of so many cells
+CELLS_STEP = 256  # a graph reads a multiple of this number of cells
 LARGE = 2**21  # numbers of a head from which several threads pay off
 
 

@@ -24,8 +24,8 @@ from edgespec.llama.model import LlamaModel
 
 MOST_GRAPHS, NARROW = 12, 8  # graphs of a kind that are kept, and the most tokens of all but one of them
 NODES, NODES_IN_LAYER = 32, 48  # more than a graph has around its layers, and in each of them
-# What ggml's rotation is given if positions are not scaled: the context that a head was trained with, the factors of
-# positions, of YaRN and of the result, and two limits of YaRN
+# The parameters of ggml's rotation if positions are not scaled: the context that a head was trained with, the factors
+# of positions, of YaRN and of the result, and two limits of YaRN
 _UNSCALED = 0, 1.0, 0.0, 1.0, 0.0, 0.0
 
 
@@ -250,7 +250,7 @@ _NOT_LOADED = (EMBEDDINGS, "d2t")
 
 
 class HeadWeights(Closable):
-    """The matrices and vectors of a head's file, and embeddings of its own or of its target.
+    """The matrices and vectors of a head's file, and the embeddings of the head or of its target.
 
     Embeddings stay in the file, from which the few rows of a pass are read. Raises ModelFileError, OutOfMemoryError.
     """

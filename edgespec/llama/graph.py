@@ -81,7 +81,7 @@ class Tensors:
         finalize(self, ggml_function("ggml_free", None, _pointer), self.context)
 
     def op(self, name: str, *arguments: Any) -> Any:
-        """Return the tensor that an operation of ggml gives; None stands for an optional tensor that is left out."""
+        """Return the tensor that an operation of ggml gives; None is an optional tensor that is left out."""
         return _operation(name)(self.context, *arguments)
 
     def new(self, type: int, *shape: int) -> Any:

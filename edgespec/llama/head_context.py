@@ -171,7 +171,7 @@ class HeadContext(Context):
 # are added, since texts repeat their words.
 
 
-MOST_ADDED = 2**12  # tokens that are kept in a matrix of their own, which is made again for each new text
+MOST_ADDED = 2**12  # tokens that are kept in a second matrix, which is made again for each new text
 
 
 class TrimmedOutput:

@@ -28,7 +28,7 @@ from edgespec.llama.library import _log, complaints, first_complaint, gpus
 from edgespec.llama.model import LlamaModel
 
 MOST_BYTES = 256 << 20  # of images that are kept, in case the next prompt has them too
-PIXEL_BYTES = 12 * 32 * 32  # about: of the pixels that a cell stands for, as floats
+PIXEL_BYTES = 12 * 32 * 32  # about: the pixels of one cell, as floats
 _MARKER = b"<image>"
 _TEXT = 0  # of mtmd_input_chunk_type
 
@@ -125,7 +125,7 @@ class Projector(Closable):
             hint = "download the projector of this very model, and name it with --mmproj"
             raise ModelFileError(f"{path} cannot be the projector of {model.path.name}", why=why, hint=hint)
         stat = path.stat()
-        # All that the rows of an image depend on, besides its pixels and the context.
+        # All that the rows of an image depend on, in addition to its pixels and the context.
         facts = (path.resolve(), stat.st_size, stat.st_mtime_ns, model.gpus, threads)
         self._key = sha256(repr(facts).encode()).digest()
         self._using, self._encoding = threading.Lock(), threading.Lock()

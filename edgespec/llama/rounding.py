@@ -3,7 +3,7 @@
 Mathematically, the same tokens after the same prefix give the same row, for every width of the pass. Kernels add in
 another order for another width, so that rows can differ in their last bits. Passes that verify drafts are wider than
 those of plain decoding, and where the best two tokens are closer than the difference, the text changes. This module
-measures whether the bounds of an exact context prevent that. Where they do not, or there are no bounds,
+measures whether the bounds of an exact context prevent that. If they do not, or if there are no bounds,
 `engine/width_classes.py` looks for widths that agree.
 """
 

@@ -32,7 +32,7 @@ OTHERS = "use another template (--chat-template, --chat-template-file), or a pla
 
 
 class AnswerStyle:
-    """What prompts depend on how a model writes its answers. A model of which nothing is known writes text."""
+    """The parts of prompts that depend on how a model writes its answers. A model of unknown style writes text."""
 
     def sent(self, messages: Sequence[Message]) -> tuple[Message, ...]:
         """Return messages in the form in which the template expects them."""
@@ -72,8 +72,8 @@ def cannot_see(image: Image) -> NoReturn:
 
 
 class ChatTemplate:
-    """A model's chat template, or `text` instead, and that for requests with tools, if they have one of their own. A
-    broken template raises UsageError when it is used."""
+    """A model's chat template, or `text` instead. `tool_use` is the template for requests with tools, if there is a
+    separate one. A broken template raises UsageError when it is used."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class ChatTemplate:
         return [id for part in text.split(SEAM) for id in self._model.tokenize(part, parse_special=True)]
 
     def _add_content(self, made: Prompted, message: Message) -> None:
-        """Add the content of a message that stands apart."""
+        """Add the content of a message whose content is tokenized separately."""
         if message.tokens:
             made.tokens += message.tokens
             return

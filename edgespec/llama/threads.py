@@ -65,7 +65,7 @@ def idle_s() -> float:
 
 # --- how many threads -------------------------------------------------------------------------------------------------
 
-# How many threads compute a pass while other programs use the processor.
+# `ThreadChoice` chooses how many threads compute a pass while other programs use the processor.
 #
 # The threads of a pass wait for each other several hundred times. If another program gets one of their cores, all of
 # them wait until the system gives it back, and fewer threads are often faster. The best number depends on the other

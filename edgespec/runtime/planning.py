@@ -1,5 +1,5 @@
 """Plan how a model is loaded: how many sequences, with which context, what is on GPUs or workers, and how weights are
-read. Whether everything fits into memory is known before anything is loaded.
+read. A plan that does not fit into memory is made smaller or refused before anything is loaded.
 """
 
 from __future__ import annotations
@@ -92,20 +92,20 @@ def plan_loading(settings: LoadSettings, files: ModelFiles, note: Callable[[str]
 def _planned(settings: LoadSettings, files: ModelFiles, draft: Header | None, note: Callable[[str], None]) -> LoadPlan:
     names = drafters_with(settings, files.target, draft) if settings.draft_n_max > 0 else []
     workers, (gpu_layers, gpu_layers_draft) = files.workers, settings.offload
-    several = replace(settings, sequences=settings.sequences or 1)
-    request = _request(several, files, draft, names, on_gpu=False)
+    resolved = replace(settings, sequences=settings.sequences or 1)
+    request = _request(resolved, files, draft, names, on_gpu=False)
     on_gpu = not workers and uses_gpu(request, gpu_layers, gpu_layers_draft)
     if not on_gpu and not workers and gpu_layers == "auto":
         gpu_layers = 0  # the CPU has exact kernels
     offload = gpu_layers, gpu_layers_draft
-    request = _request(several, files, draft, names, on_gpu=on_gpu)
+    request = _request(resolved, files, draft, names, on_gpu=on_gpu)
     if settings.sequences == 0 and not settings.strict:
-        several = replace(settings, sequences=sequences_that_fit(request, *offload, workers))
-        request = _request(several, files, draft, names, on_gpu=on_gpu)
+        resolved = replace(settings, sequences=sequences_that_fit(request, *offload, workers))
+        request = _request(resolved, files, draft, names, on_gpu=on_gpu)
     must_fit = settings.must_fit or (draft is not None and files.is_draft_optional)
     may_shrink = not settings.ctx_size and not must_fit
     plan = fitted(request, note, *offload, may_shrink=may_shrink, must_fit=must_fit, workers=workers)
-    return LoadPlan(several, plan, names, most_leaves(settings, names), files.is_draft_optional)
+    return LoadPlan(resolved, plan, names, most_leaves(settings, names), files.is_draft_optional)
 
 
 def most_leaves(settings: LoadSettings, names: Sequence[str]) -> int:

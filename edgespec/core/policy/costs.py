@@ -155,7 +155,7 @@ class Costs:
         self._observe(("read", drafter, leaves, sequences), seconds / tokens, depth)
 
     def put(self, key: Key, cost: float, depth: int = 0) -> None:
-        """Replace a cost by one that was measured beside plain passes."""
+        """Replace a cost by one that was measured next to plain passes."""
         if 0 < cost < math.inf:
             self._table(depth)[key] = CostEstimate(math.log(cost), MEMORY)
             self._curves.pop((self._threads, _level(depth)), None)

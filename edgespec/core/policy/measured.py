@@ -40,8 +40,8 @@ DEBT = 3.0
 # After this many passes with drafts, some passes without are decoded, because all costs are compared with plain passes.
 PLAIN_EVERY = 48
 
-# After this many steps without a verified draft, one of at most so many tokens is verified: the known costs may be
-# too large.
+# After `UNVERIFIED` steps without a verified draft, one of at most `TEST_TOKENS` tokens is verified: the known costs
+# may be too large.
 UNVERIFIED, TEST_TOKENS = 512, 3
 
 # A test is repeated while it takes less than this share of the expected time, until the smaller cost is known.
