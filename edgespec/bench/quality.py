@@ -15,7 +15,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
 from typing import IO
@@ -30,10 +30,8 @@ from edgespec.files.optional_files import why_unusable
 from edgespec.files.paths import cache_dir, make_room
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama.context import CancelledError, Context
-from edgespec.llama.devices import chosen
 from edgespec.llama.model import LlamaModel
-from edgespec.models.memory.estimate import MemoryPlan
-from edgespec.runtime.planning import fitted, open_model
+from edgespec.runtime.planning import base_plan, fitted, open_model
 from edgespec.settings import LoadSettings
 from edgespec.text.encodings import decoded
 
@@ -255,23 +253,9 @@ def opened(
     progress: Callable[[float], None],
 ) -> Iterator[Context]:
     """Open a model with a context of one window. Raises ModelFileError, OutOfMemoryError, UsageError."""
-    plan = MemoryPlan(
-        check_model(path),
-        n_ctx=size,
-        max_outputs=ROWS,
-        threads=settings.threads,
-        threads_batch=settings.threads_batch,
-        cache_type_k=settings.cache_type_k,
-        cache_type_v=settings.cache_type_v,
-        flash_attention=settings.flash_attention,
-        devices=chosen(settings.device),
-        n_cpu_moe=settings.experts_on_cpu,
-    )
+    plan = replace(base_plan(check_model(path), settings, size), max_outputs=ROWS)
     plan = fitted(plan, note, settings.offload[0])
-    with (
-        open_model(plan, note, progress) as model,
-        Context(model, plan) as context,
-    ):
+    with open_model(plan, note, progress) as model, Context(model, plan) as context:
         yield context
 
 

@@ -18,7 +18,6 @@ from edgespec.gguf_file.pooling import NAMES, RANK, has_head, pooling_of, reads_
 from edgespec.llama import rpc
 from edgespec.llama.adapters import Adapters
 from edgespec.llama.context import PooledContext
-from edgespec.llama.devices import chosen
 from edgespec.llama.template import ChatTemplate
 from edgespec.llama.workers import parse_addresses
 from edgespec.llm.info import ModelInfo
@@ -31,7 +30,7 @@ from edgespec.runtime.answering import attempted
 from edgespec.runtime.embedding import Embedder
 from edgespec.runtime.inputs import InputReader, Texts
 from edgespec.runtime.loading import about_model
-from edgespec.runtime.planning import fitted, open_model, uses_gpu
+from edgespec.runtime.planning import base_plan, fitted, open_model, uses_gpu
 from edgespec.runtime.prompts import Prompts
 from edgespec.runtime.runtime import Runtime, Work
 from edgespec.settings import AUTO_DRAFT, Inputs, LoadSettings, Request
@@ -144,21 +143,8 @@ def pooled_plan(header: Header, settings: LoadSettings) -> MemoryPlan:
     """
     n_ctx = min(settings.ctx_size or usual_context(header), header.number("context_length"))
     n_batch = n_ctx if reads_whole(header) else PIECE
-    return MemoryPlan(
-        header,
-        n_ctx=n_ctx,
-        n_batch=n_batch,
-        max_outputs=n_batch,
-        threads=settings.threads,
-        threads_batch=settings.threads_batch,
-        cache_type_k=settings.cache_type_k,
-        cache_type_v=settings.cache_type_v,
-        flash_attention=settings.flash_attention,
-        devices=chosen(settings.device),
-        n_cpu_moe=settings.experts_on_cpu,
-        may_repack=settings.repack,
-        pooling=pooling_of(header),
-    )
+    plan = base_plan(header, settings, n_ctx)
+    return replace(plan, n_batch=n_batch, max_outputs=n_batch, pooling=pooling_of(header))
 
 
 def _shares_passes(settings: LoadSettings, *, on_gpu: bool) -> bool:

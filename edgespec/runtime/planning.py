@@ -108,6 +108,22 @@ def _planned(settings: LoadSettings, files: ModelFiles, draft: Header | None, no
     return LoadPlan(resolved, plan, names, most_leaves(settings, names), files.is_draft_optional)
 
 
+def base_plan(header: Header, settings: LoadSettings, n_ctx: int) -> MemoryPlan:
+    """Return the plan of a model with one sequence, as the settings say, before it is fitted into memory."""
+    return MemoryPlan(
+        header,
+        n_ctx=n_ctx,
+        threads=settings.threads,
+        threads_batch=settings.threads_batch,
+        cache_type_k=settings.cache_type_k,
+        cache_type_v=settings.cache_type_v,
+        flash_attention=settings.flash_attention,
+        devices=chosen(settings.device),
+        n_cpu_moe=settings.experts_on_cpu,
+        may_repack=settings.repack,
+    )
+
+
 def most_leaves(settings: LoadSettings, names: Sequence[str]) -> int:
     """Return the most leaves of a tree that these drafters draft."""
     return settings.spec_tree if any(REGISTRY[name].drafts_trees for name in names) else 1
@@ -136,23 +152,15 @@ def _request(
     padding = WIDEST if may_pad(settings, on_gpu=on_gpu) else 0
     outputs = sequences + (_most_drafted(settings) if names or settings.strict else 0)
     on_cpu = not on_gpu and (exact or settings.strict)
-    plan = MemoryPlan(
-        files.target,
-        n_ctx=settings.ctx_size or usual_context(files.target),
+    plan = replace(
+        base_plan(files.target, settings, settings.ctx_size or usual_context(files.target)),
         sequences=sequences,
         max_outputs=max(outputs, padding),
         n_scored=exactness.SCORED,
-        threads=settings.threads,
-        threads_batch=settings.threads_batch,
-        cache_type_k=settings.cache_type_k,
-        cache_type_v=settings.cache_type_v,
         flash_attention=wanted_attention(settings, exact=on_cpu),
         scratch=padding,
         rollback=settings.draft_n_max if names else 0,
         exact=exact,
-        devices=chosen(settings.device),
-        n_cpu_moe=settings.experts_on_cpu,
-        may_repack=settings.repack,
         mtp=MTP in names,
         projector=files.projector.stat().st_size if files.projector else 0,
         adapters=files.adapter_headers,

@@ -191,6 +191,12 @@ def test_stopped_before_the_end_it_is_that_of_the_windows_before(home: Path) -> 
     assert found.value == pytest.approx(whole.value, rel=1e-6)
 
 
+def test_weights_are_not_repacked_if_the_settings_say_so(home: Path) -> None:
+    settings = replace(SETTINGS, repack=False)
+    with opened(TARGET, settings, SIZE, lambda note: None, lambda done: None) as context:
+        assert context.fingerprint["extra_buffers"] is False
+
+
 def test_what_is_no_number_is_an_error() -> None:
     for row in ([0.0, math.nan], [math.inf, 0.0]):
         with pytest.raises(GenerationError, match="not numbers"):
