@@ -43,8 +43,8 @@ class BlockContext(Context):
     """KV cache and decoding of `model`, a block drafter for the target that `target` decodes.
 
     `reads` are the layers of the target whose inputs it reads, and `longest` is the number of tokens of its longest
-    draft. `Plan.as_head` returns the parameters. Raises UsageError if the target does not
-    provide these inputs, or this build no states.
+    draft. `MemoryPlan.as_head` returns the parameters. Raises UsageError if the target does not provide these inputs,
+    or this build no states.
 
     Attributes:
         before: Returns float32[rank], the row of a token in the first matrix of the Markov head, if there is one.

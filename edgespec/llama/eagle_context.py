@@ -39,9 +39,9 @@ LARGE = 2**21  # numbers of a head from which several threads pay off
 class EagleContext(Closable):
     """KV cache and decoding of an EAGLE head for the target that `target` decodes, as `HeadContext`.
 
-    `reads` are the layers of the target whose inputs the head reads; `Plan.as_head` returns the parameters. Raises
-    UsageError if the target does not provide these inputs, or if the head cannot be decoded here: on a GPU, with a
-    quantised cache, with a scaled rotation of positions.
+    `reads` are the layers of the target whose inputs the head reads; `MemoryPlan.as_head` returns the parameters.
+    Raises UsageError if the target does not provide these inputs, or if the head cannot be decoded here: on a GPU, with
+    a quantised cache, with a scaled rotation of positions.
     """
 
     def __init__(self, model: LlamaModel | HeadWeights, target: Context, params: ContextParams) -> None:

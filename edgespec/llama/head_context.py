@@ -43,8 +43,8 @@ from edgespec.llama.model import LlamaModel
 class HeadContext(Context):
     """KV cache and decoding of `model`: a head for the target that `target` decodes, or the MTP block of this target.
 
-    `reads` are the layers of the target whose inputs the head reads; `Plan.as_head` returns the parameters. With an
-    `output` it computes the logits of an MTP block. `blocks` MTP blocks share the sequences. An assistant has the
+    `reads` are the layers of the target whose inputs the head reads; `MemoryPlan.as_head` returns the parameters. With
+    an `output` it computes the logits of an MTP block. `blocks` MTP blocks share the sequences. An assistant has the
     target's cache. Raises UsageError if the target does not provide these inputs, or this build no states.
 
     Attributes:

@@ -26,13 +26,8 @@ from edgespec.llama.context_params import ContextParams
 from edgespec.llama.model import LlamaModel
 from edgespec.llama.projector import EncodingError
 
-SHARED: dict[str, Any] = {
-    "n_ctx": 768,
-    "n_batch": 128,
-    "threads": 1,
-    "exact": True,
-    "flash_attention": "on",
-}  # by the contexts of targets and drafts
+# The parameters that contexts of targets and of drafts have in common
+SHARED: dict[str, Any] = {"n_ctx": 768, "n_batch": 128, "threads": 1, "exact": True, "flash_attention": "on"}
 MROPE: dict[str, Any] = {"qwen2vl.rope.dimension_sections": [2, 3, 3, 0]}
 SHORT, LONG = [*range(40, 60)], [*range(30, 130)]
 Part = int | list[int]

@@ -170,8 +170,8 @@ def test_a_context_that_cannot_be_allocated_is_refused(model: LlamaModel) -> Non
 import resource
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.llama.model import LlamaModel as Model
-with Model({str(model.path)!r}) as model:
+from edgespec.llama.model import LlamaModel
+with LlamaModel({str(model.path)!r}) as model:
     in_use = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (in_use + 2 * 10**8, resource.getrlimit(resource.RLIMIT_AS)[1]))
     Context(model, ContextParams(n_ctx=2**27))
