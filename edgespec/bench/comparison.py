@@ -308,12 +308,14 @@ class _Run:
         """Measure greedy answers of one load. Raises CancelledError, EdgespecError."""
         label, process = load.target.label, psutil.Process()
 
-        def look(what: str, done: float) -> None:
+        def look(what: str, share: float) -> None:
             load.memory_bytes = max(load.memory_bytes, process.memory_info().rss)
             if what != "prompt":
-                tell(PROGRESS[what].format(label) if what in PROGRESS else what, done)
+                tell(PROGRESS[what].format(label) if what in PROGRESS else what, share)
 
-        with Runtime(load.contest.settings(self._plan.settings, load.target.path), look) as llm:
+        # Loading is not counted as work, as in `_opened`: the share of this part is that of the answers.
+        settings = load.contest.settings(self._plan.settings, load.target.path)
+        with Runtime(settings, lambda what, done: look(what, 0.0)) as llm:
             plan = BenchPlan(items, load.contest.modes, self._plan.tokens, (0.0,), passes=2)
             load.result = run_bench(llm, plan, lambda _, done: look(f"generating with {label}", done), self._cancel)
         if load.result.failure:
