@@ -141,11 +141,13 @@ def published_for(entry: CatalogueModel | None, architecture: str = "") -> Known
 
     Without an architecture, all kinds are expected to work.
     """
-    for head in entry.heads if entry is not None else ():
+    if entry is None:
+        return None
+    for head in entry.heads:
         if head.kind == MTP and not architecture:
             return KnownHead(MTP, "in its file")
         if head.fits(architecture):
-            repository = "" if entry is not None and head.repository == entry.repository else head.repository
+            repository = "" if head.repository == entry.repository else head.repository
             return KnownHead(head.kind, "not here", repository, head.facts())
     return None
 

@@ -36,6 +36,7 @@ from edgespec.models.names.source import (
     is_path,
     packaged_at,
     source_of,
+    whole_file,
 )
 
 VARIABLE = "EDGESPEC_MODELS"
@@ -174,18 +175,21 @@ def known_models() -> Iterator[tuple[str, Path | None]]:
     with suppress(UsageError):
         yield from ((entry.name, file_of(entry)) for entry in catalogue().values())
     for repository in filter(_can_be_typed, cached_repositories()):
-        files = list(cached_files(repository))
-        for name in (*drafts_in(files), *models_in(files)):
+        files = cached_files(repository)
+        names = list(files)
+        for name in (*drafts_in(names), *models_in(names)):
             of_quant = HubSpec(repository, quant=quant_of(name))
-            wanted = of_quant if selects(files, of_quant.quant, name) else HubSpec(repository, name)
-            yield _short(wanted), cached(wanted)
+            wanted = of_quant if selects(names, of_quant.quant, name) else HubSpec(repository, name)
+            yield _short(wanted), whole_file(files, name)
     yield from files_elsewhere()
 
 
 def file_of(entry: CatalogueModel) -> Path | None:
     """Return the file here that the name of an entry means: it may also be the name of another program's model."""
+    if path := cached(source_of(entry)):
+        return path
     elsewhere = find_elsewhere(entry.name)
-    return cached(source_of(entry)) or (elsewhere[1] if elsewhere else None)
+    return elsewhere[1] if elsewhere else None
 
 
 def known_names() -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
@@ -130,9 +131,13 @@ def cached(wanted: Source) -> Path | None:
         return wanted.path if wanted.is_here else None
     files = cached_files(wanted.repository, wanted.revision)
     try:
-        name = wanted.file or choose(list(files), wanted.quant)
+        return whole_file(files, wanted.file or choose(list(files), wanted.quant))
     except ModelNotFoundError:
         return None
+
+
+def whole_file(files: Mapping[str, Path], name: str) -> Path | None:
+    """Return the file with this name in a repository if all its parts are in `files`; of a split model the first one."""
     parts = parts_of(name)
     return files[parts[0]] if all(part in files for part in parts) else None
 
