@@ -41,19 +41,20 @@ class Head:
     def shapes(
         self, n_layers: int, sizes: Callable[[int], Sizes], has: Callable[[str], bool]
     ) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of a head with so many layers or networks, as in a GGUF file: inputs first.
+        """Return the shapes of the tensors of a head with `n_layers` layers or networks, as in a GGUF file: inputs first.
 
         Args:
-            sizes: Returns the numbers that the words in `tensors` stand for in a layer.
+            sizes: Returns the numbers for the words in `tensors`, which may differ between layers.
             has: Returns True for the optional tensors to include.
         """
-        shapes = {}
+        shapes, numbers = {}, [sizes(layer) for layer in range(max(1, n_layers))]
         for pattern, words in self.tensors.items():
             for layer in range(n_layers) if "*" in pattern else (0,):
                 name = pattern.replace("*", str(layer)).removesuffix("?")
                 if not pattern.endswith("?") or has(name):
-                    numbers = sizes(layer)
-                    shapes[name] = tuple(int(word) if word.isdecimal() else numbers[word] for word in words.split())
+                    shapes[name] = tuple(
+                        int(word) if word.isdecimal() else numbers[layer][word] for word in words.split()
+                    )
         return shapes
 
     @property

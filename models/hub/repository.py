@@ -247,8 +247,10 @@ def choices_in(repository: Repository, spec: str, wanted: HubSpec) -> list[Downl
 
 def shown_size(n_bytes: int, *, is_exact: bool) -> str:
     """Return a size in words; empty for 0, which means unknown."""
-    if is_exact or not n_bytes:
-        return size_of(n_bytes) if n_bytes else ""
+    if not n_bytes:
+        return ""
+    if is_exact:
+        return size_of(n_bytes)
     return f"~{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"~{n_bytes / 1e6:.0f} MB"
 
 

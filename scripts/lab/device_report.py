@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -197,7 +197,7 @@ def measured(path: Path, type: str, n_ctx: int) -> Measured:
     """Load a model with all layers on the first GPU, and measure it."""
     print(f"device_report: measuring {type}", file=sys.stderr)
     plan = MemoryPlan(check_model(path), n_ctx=n_ctx, max_outputs=WIDEST)
-    plan = MemoryPlan(plan.header, n_ctx=n_ctx, max_outputs=WIDEST, gpu_layers=plan.n_layers)
+    plan = replace(plan, gpu_layers=plan.n_layers)
     with (
         Buffers() as buffers,
         LlamaModel(plan.header, gpu_layers=plan.gpu_layers) as model,
