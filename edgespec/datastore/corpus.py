@@ -37,7 +37,7 @@ Progress = Callable[[str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The origin of a corpus. `vocabulary` is the `Model.vocabulary_id`, `sha256` the hash of all data."""
+    """The origin of a corpus. `vocabulary` is the `LlamaModel.vocabulary_id`, `sha256` the hash of all data."""
 
     vocabulary: str
     model: str
