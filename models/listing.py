@@ -1,4 +1,4 @@
-"""The one list of models: the files of this machine, incomplete downloads, the catalogue, and what the hub finds.
+"""The one list of models: the files of this machine, incomplete downloads, the catalogue, and results of the hub.
 
 `edgespec ls`, `/models` and the model picker take their rows from here, and only format them.
 """
@@ -46,11 +46,11 @@ class ModelRow:
     """A model in a list.
 
     Attributes:
-        spec: What loads the model, or downloads it.
+        spec: The spec that loads the model, or downloads it.
         name: The shortest name of the model; for a file without one its path.
         kind: "unusable" is a file that cannot be loaded, "catalogue" an entry of the catalogue, here or not, and "hub"
             a repository that the hub found.
-        model: What the header of a file says; None for other rows.
+        model: The facts in the header of a file; None for other rows.
         entry: The entry of the catalogue; for a result of the hub its repository and architecture, for a file empty.
         size_bytes: The size, also of the download; 0 if unknown.
         is_exact: False for a size that is estimated from the model's name.

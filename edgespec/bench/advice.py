@@ -50,10 +50,10 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Recommendation:
-    """What to use at one temperature.
+    """The way to decode that is recommended at one temperature.
 
     Attributes:
-        best: the way to use, which may be plain decoding
+        best: this way, which may be plain decoding
         gain: its speed over plain decoding
         over_current: its speed over the present setting, if it is another way
         rival: a way that looks faster than `best`, without certainty
@@ -70,7 +70,7 @@ class Recommendation:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to use, in a sentence, and the commands that make it permanent; none if nothing changes."""
+    """The recommendation in a sentence, and the commands that make it permanent; none if nothing changes."""
 
     choices: tuple[Recommendation, ...]
     sentence: str

@@ -33,7 +33,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What there is to compare: the loads of the model with their modes, and the drafts that cannot be used."""
+    """The loads of the model to compare, with their modes, and the drafts that cannot be used."""
 
     contests: tuple[Contest, ...]
     left_out: tuple[LeftOut, ...]

@@ -81,7 +81,7 @@ PLAIN = Mode()
 
 
 def parse_mode(text: str, possible: Sequence[str]) -> Mode:
-    """Return the mode that `text` names. "all" stands for all drafters in `possible`.
+    """Return the mode that `text` names. "all" means all drafters in `possible`.
 
     Without a drafter in `text`, the draft model drafts if it is in `possible`, otherwise the suffix drafter. Raises
     UsageError.
@@ -121,7 +121,7 @@ def _default(possible: Sequence[str]) -> str:
 
 
 def possible_drafters(settings: LoadSettings, with_weights: Collection[str]) -> list[str]:
-    """Return the drafters that "all" stands for: those of `auto`, without the drafters of models that are not in
+    """Return the drafters that "all" means: those of `auto`, without the drafters of models that are not in
     `with_weights`, and without grammar, since no measured prompt has a grammar."""
     idle = {*names_that_need("grammar", "head", "MTP block", "draft model")}.difference(with_weights)
     return [name for name in replace(settings, spec_type="auto").drafters if name not in idle]

@@ -177,7 +177,7 @@ def compare_with(rows: ReferenceRows, context: Context, text: Windows, tell: Tol
 def _predictions(
     context: Context, text: Windows, tell: Told, cancel: CancelFlag
 ) -> Iterator[tuple[int, NDArray[np.float64]]]:
-    """Yield each token that counts with the log-probabilities there, and tell how many windows are done. Raises
+    """Yield each token that counts with the log-probabilities there, and report how many windows are done. Raises
     CancelledError, GenerationError."""
     context.watch(cancel)
     for done, window in enumerate(text):

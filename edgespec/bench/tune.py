@@ -89,7 +89,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class DraftCost:
-    """What the drafts of a drafter with weights cost, and how often they are right, at temperature 0.
+    """The cost of the drafts of a drafter with weights, and how often they are right, at temperature 0.
 
     Attributes:
         length: the number of tokens of these drafts

@@ -22,7 +22,7 @@ from edgespec.drafters.head import HeadDrafter
 from edgespec.drafters.model import DraftSlot, Growth
 from edgespec.drafters.tree import ROOT, Tree
 
-EXPLORED = 8  # one draft of so many is made in the way that is accepted less
+EXPLORED = 8  # one of this many drafts is made in the way that is accepted less
 EVEN = 0.5  # the estimate that all tokens have which are only counted
 
 

@@ -29,7 +29,7 @@ Product = Callable[[FloatRow], FloatRow]
 @dataclass(frozen=True, slots=True)
 class Network:
     """Products with the matrices `up` [D, (k + 2) D] (of Medusa [D, D]) and `down` [D, D] of each network, and with
-    `output` [V', D], whose rows stand for the tokens `ids` int64[V']; the embeddings' `norm` float32[D] with its
+    `output` [V', D], whose rows are those of the tokens `ids` int64[V']; the embeddings' `norm` float32[D] with its
     `epsilon`."""
 
     up: list[Product]

@@ -50,8 +50,8 @@ class DraftSlot:
         return SlotMark(len(self.held), self.read.n, len(self.read.tokens), self.grown)
 
     def rewind(self, mark: SlotMark) -> None:
-        """Go back to the state at a mark. What was added to the text since then stays in the cache, as the beginning of
-        the path that was drafted last."""
+        """Go back to the state at a mark. Tokens that were added to the text since then stay in the cache, as the
+        beginning of the path that was drafted last."""
         added = self.held[mark.n_held :]
         self.paths = {self.number: added + self.paths[self.number]}
         self.grown = mark.grown

@@ -418,7 +418,7 @@ def block_length(header: Header) -> int:
 
 
 def mask_token(header: Header) -> int:
-    """Return the token that stands for those to be drafted; -1 if the file names none."""
+    """Return the token that fills the places of tokens to be drafted; -1 if the file names none."""
     token = header.metadata.get(MASK_TOKEN)
     return token if isinstance(token, int) else -1
 

@@ -50,7 +50,7 @@ class Settings:
 
 @dataclass(slots=True)
 class Acceptance:
-    """How much of a head's drafts the target accepts, by position in a draft, measured on held-out answers."""
+    """The shares of a head's drafts that the target accepts, by position in a draft, measured on held-out answers."""
 
     #: Share of greedy drafts whose first k tokens all are the target's own choices.
     greedy: list[float] = field(default_factory=list)

@@ -100,7 +100,9 @@ def write_table(model: LlamaModel, folder: Path, settings: Settings, listener: L
 
 
 def save_table(averages: Averages, file: Path, target: Header, rows: Sequence[TrainingRow], tokens: int) -> list[float]:
-    """Write a table that was made from so many `tokens` of the target's answers, and return its `acceptance` in `rows`.
+    """Write a table that was made from the target's answers, and return its `acceptance` in `rows`.
+
+    `tokens` is the number of tokens of these answers.
 
     Raises EdgespecError if the file cannot be written.
     """

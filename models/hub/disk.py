@@ -32,7 +32,7 @@ class Progress:
         here_bytes: Bytes that are on this machine.
         transferred_bytes: Bytes that came over the network this time.
         files_done: Complete files.
-        step: What is done with the received files, such as computing their hashes; empty while files are received.
+        step: The work on the received files, such as computing their hashes; empty while files are received.
         step_done: The progress of this step, 0 to 1.
     """
 

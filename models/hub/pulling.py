@@ -53,7 +53,7 @@ class PendingDownload:
         targets: The models that a draft belongs to; empty for named models.
         brings_assistant: True for a named model with which its assistant is downloaded.
         head: The catalogue's description, of a published draft head.
-        stopped: How much is here after a cancelled download.
+        stopped: The size of what is here after a cancelled download, in words.
     """
 
     spec: str

@@ -75,7 +75,7 @@ class Download:
 
     Attributes:
         files: All parts of the model, in order, then its projector if there is one.
-        here_bytes: How much of each file is here already.
+        here_bytes: The number of bytes of each file that are here already.
         drafts: Files of the repository that by their names draft for this model; they are not a part of the download.
         architecture: The architecture of the repository's models; empty if the hub does not report it.
     """

@@ -55,7 +55,7 @@ class NearDraft:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where drafts near a model are: files in the folders of `flat`, and files in and below those of `deep`."""
+    """The places of drafts near a model: files in the folders of `flat`, and files in and below those of `deep`."""
 
     flat: frozenset[Path]
     deep: frozenset[Path]

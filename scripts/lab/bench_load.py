@@ -78,7 +78,7 @@ def arguments() -> argparse.Namespace:
 
 
 def edgespec_speed(model: Path, threads: int, seconds: float) -> float:
-    """Return the tokens per second of an answer that ends after so many seconds; 0 seconds: it never ends."""
+    """Return the tokens per second of an answer that ends after these seconds; 0: it never ends."""
     import edgespec
 
     with edgespec.load(str(model), threads=threads, spec_type="none", ctx_size=2048) as llm:

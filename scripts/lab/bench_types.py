@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def memory_speed(threads: int) -> float:
-    """Return how many bytes a second so many threads read together, at best."""
+    """Return the most bytes a second that this number of threads read together."""
     parts = np.split(np.ones((threads, 1 << 26), np.float32), threads)
     best_s = float("inf")
     with ThreadPoolExecutor(threads) as pool:

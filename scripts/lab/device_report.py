@@ -125,7 +125,7 @@ def of_conclusions(
 
 
 def inflated(width: str, layers: str) -> Path:
-    """Return the bundled model with this width and so many layers, which is made once."""
+    """Return the bundled model with this width and this number of layers, which is made once."""
     path = cache_dir() / f"demo-{width}-{layers}.F16.gguf"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)

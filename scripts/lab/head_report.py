@@ -73,7 +73,7 @@ class Pair:
 
 @dataclass(slots=True)
 class Checked:
-    """What was found for one pair.
+    """The results of the checks of one pair.
 
     Attributes:
         exact: how exact passes with drafts are on this device
@@ -219,7 +219,7 @@ def measured(names: Sequence[str], repeat: int, gpu_layers: Any) -> dict[str, Fi
 
 
 def pays_from(figures: Figures, cost: float, length: int) -> str:
-    """Return the acceptance rate from which drafts of a length pay off, if a draft token costs so many passes."""
+    """Return the acceptance rate from which drafts of a length pay off, if a draft token costs `cost` passes."""
     costs = {width: max(1.0, figures.ratio(width)) for width in WIDTHS}
     rate = CostCurve(figures.passes_s[1], costs, None).break_even(length, length * cost)
     return "never" if rate is None else f"{100 * rate:.0f} %"
@@ -334,7 +334,7 @@ Drafts = dict[int, list[int]]
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """How many drafts at the same places were compared, and how many were equal."""
+    """The numbers of drafts at the same places that were compared, and that were equal."""
 
     compared: int = 0
     equal: int = 0

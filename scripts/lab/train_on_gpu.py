@@ -237,7 +237,7 @@ class Prompts:
 def write_answers(
     target: Target, prompts: Prompts, prompts_s: float, answers_s: float, rows: int, chance: random.Random
 ) -> list[Text]:
-    """Let the target write prompts, and then answers, for so many seconds each."""
+    """Let the target write prompts for `prompts_s` seconds, and then answers for `answers_s` seconds."""
     known = {*map(tuple, prompts.bundled)}
     own: list[list[int]] = []
     writer, started = Writer(target, rows, LENGTH // 2, MIN_P_PROMPTS, prompts.end), time.monotonic()
@@ -356,7 +356,7 @@ def train(
 
 
 def write_ngram(file: Path, header: Header, texts: Sequence[Text]) -> None:
-    """Write a table for token recycling, from counts: the answers are so many that their probabilities add little."""
+    """Write a table for token recycling, from counts: there are so many answers that their probabilities add little."""
     averages, rows, n_learned = Averages(), list[TrainingRow](), 0
     for text in texts:
         tokens, n = text.tokens.tolist(), text.n_prompt
