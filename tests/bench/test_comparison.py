@@ -213,6 +213,14 @@ def test_a_stopped_comparison_has_what_was_measured(plan: ComparisonPlan, home: 
     assert [row.file for row in stopped.rows] == ["demo:draft"] and all(file.quality for file in stopped.files)
 
 
+def test_the_progress_never_goes_back(plan: ComparisonPlan, home: Path) -> None:
+    shown: list[float] = []
+    contest, targets = contests([PLAIN], []), find_targets(["demo"])
+    small = replace(plan, tokens=3, targets=targets, contests=contest, items=ITEMS[:1])
+    run_comparison(small, lambda what, done: shown.append(done))
+    assert shown == sorted(shown) and 0 < shown[-1] <= 1
+
+
 def test_if_one_file_fails_the_others_are_measured(
     plan: ComparisonPlan, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
