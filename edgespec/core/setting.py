@@ -52,7 +52,7 @@ class Facts:
         section: The section of the help, if it is not that of the other settings.
         variable: The environment variable of the option, if it is not `EDGESPEC_` and its long name.
         advanced: `--help` leaves the option out.
-        row: Rows of a batch and bodies of requests can set it.
+        row: Rows of a batch and bodies of requests can set it. Otherwise bodies can, unless `wire` is "apart".
         compared: When a resumed job or a running server must have the value that is asked for now, because texts
             depend on it: "always", "if set" (unless the value is the default), or "never".
         wire: The servers that it is sent to. "all": every server; "own": edgespec's, and other servers are not asked if

@@ -6,18 +6,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from edgespec.core.setting import Facts, facts_of, setting
 from edgespec.settings import LARGEST, Request
 
 MOST_LOGPROBS = 20
 SERVER_SETTINGS = tuple(
-    name
-    for name, facts in facts_of(Request).items()
-    if not facts.row and facts.kind in ("flag", "integer") and name not in ("lenient", "prompt_logprobs")
+    name for name, facts in facts_of(Request).items() if not facts.row and facts.wire != "apart" and name != "lenient"
 )
-"""The settings of an answer that the server reads, and a batch does not."""
+"""The settings that edgespec's clients send to the server, and that rows of a batch do not have. `lenient` is for chats
+only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +61,7 @@ class TextFields:
 class Thinking:
     """Anthropic's `thinking`."""
 
-    type: Literal["enabled", "disabled", "adaptive"] | None = setting(
-        None, Facts("choice", choices=("enabled", "disabled", "adaptive"))
-    )
+    type: str | None = setting(None, Facts("choice", choices=("enabled", "disabled", "adaptive")))
     budget_tokens: int | None = setting(None, Facts("integer", least=1, most=LARGEST))
 
 
