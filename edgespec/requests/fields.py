@@ -14,8 +14,9 @@ from edgespec.requests.samplers import ORDERS
 from edgespec.settings import Request, bias_pairs, random_seed, shown
 
 LONGEST = {"logit_bias": 2**14, "stop": 2**8, "dry_sequence_breakers": 2**6}  # entries
-Form = TypeVar("Form")
 LONGEST_ID = 10  # characters; int() accepts no text of thousands of digits
+
+Form = TypeVar("Form")
 
 
 class Fields:

@@ -24,11 +24,12 @@ def parts_of(where: str, given: object) -> tuple[str, tuple[Image, ...]]:
     """
     content, images, follows_text = "", list[Image](), False
     for part in given if isinstance(given, list) else [given]:
-        kind, text = object_in(part).get("type"), part
+        fields, text = object_in(part), part
+        kind = fields.get("type")
         if kind in TEXTS:
-            text = object_in(part).get("refusal" if kind == "refusal" else "text")
+            text = fields.get("refusal" if kind == "refusal" else "text")
         elif isinstance(kind, str):
-            images.append(image_of(where, image_data(where, object_in(part)), len(content)))
+            images.append(image_of(where, image_data(where, fields), len(content)))
             follows_text = False
             continue
         if not isinstance(text, str):

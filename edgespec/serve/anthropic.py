@@ -80,10 +80,11 @@ def _messages(system: object, given: object, notes: list[str]) -> Iterator[Messa
     if not isinstance(given, list) or not given:
         raise BadInputError("messages must be a list of at least one message", "messages")
     for index, message in enumerate(with_texts("messages", given)):
-        role = object_in(message).get("role")
+        fields = object_in(message)
+        role = fields.get("role")
         if role not in ("user", "assistant", "system"):
             raise wrong(f"messages[{index}]", "have the role user, assistant or system", role)
-        yield from _parted(f"messages[{index}].content", role, object_in(message).get("content"), notes)
+        yield from _parted(f"messages[{index}].content", role, fields.get("content"), notes)
 
 
 def _without_billing(system: object) -> object:

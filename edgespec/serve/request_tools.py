@@ -129,8 +129,9 @@ def _must(choice: object, schemas: JsonObject) -> tuple[str, ...]:
         if not schemas:
             raise BadInputError("there are no tools to call", "tool_choice")
         return tuple(schemas)
-    kind = object_in(choice).get("type")
-    name = object_in(object_in(choice).get(str(kind))).get("name") if kind in ("function", "custom") else None
+    fields = object_in(choice)
+    kind = fields.get("type")
+    name = object_in(fields.get(str(kind))).get("name") if kind in ("function", "custom") else None
     if not isinstance(name, str):
         raise wrong("tool_choice", "be none, auto, required or a function", choice)
     if name not in schemas:

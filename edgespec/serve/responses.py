@@ -54,9 +54,10 @@ def response_call(body: JsonObject, model: Served) -> Call:
 def _choice(given: object) -> object:
     """Return the choice of a tool as chats have it."""
     choice = object_in(given)
-    kind, name = choice.get("type"), choice.get("name")
+    kind = choice.get("type")
     if kind in ("function", "custom"):
-        return {"type": kind, kind: {"name": f"{group}.{name}" if (group := choice.get("namespace")) else name}}
+        group, name = choice.get("namespace"), choice.get("name")
+        return {"type": kind, kind: {"name": f"{group}.{name}" if group else name}}
     if kind == "allowed_tools":
         return {"type": kind, kind: {"mode": choice.get("mode"), "tools": choice.get("tools")}}
     return given

@@ -18,7 +18,6 @@ FIRST_S = 5.0  # how long an error may still be an HTTP status
 PING_S = 15.0
 PIECE = 2**16  # bytes; a connection keeps as many before the next piece waits for the client
 
-Chunk = JsonObject
 Made = TypeVar("Made")
 
 
@@ -52,7 +51,7 @@ class EventStream(Response):
     """Sends chunks as they are generated, in the style of a format. An error before the first chunk is sent as an HTTP
     status, a later one as an event."""
 
-    def __init__(self, chunks: AsyncGenerator[Chunk, None], style: type[Writer]) -> None:
+    def __init__(self, chunks: AsyncGenerator[JsonObject, None], style: type[Writer]) -> None:
         self._chunks, self._style = chunks, style
         self.status_code, self.background = 200, None
         self._sending = asyncio.Lock()
@@ -67,7 +66,7 @@ class EventStream(Response):
         pings = asyncio.create_task(self._ping(send))
         try:
             async with aclosing(self._chunks):
-                while (event := await self._next()) is not None and not isinstance(event, ApiError):
+                while isinstance(event := await self._next(), bytes):
                     await self._write(send, event)
             if event is None:
                 await self._write(send, self._style.done)
