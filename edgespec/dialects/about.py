@@ -29,7 +29,7 @@ def reasons(template: str) -> bool:
 
 
 def reasoning_of(template: str, quote: Callable[[str], str] = str) -> str:
-    """Return where the reasoning of a model stands, and how it is switched off; "none" if its template has none.
+    """Return where the reasoning of a model is, and how it is switched off; "none" if its template has none.
     `quote` is applied to each mark."""
     if not reasons(template):
         return "none"

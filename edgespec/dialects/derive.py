@@ -1,7 +1,7 @@
 """Derives from a chat template how its model writes reasoning and calls.
 
 A template writes earlier answers as its model writes them. So conversations with known names and values are rendered,
-and the marks are what stands between the names and values. The idea is that of llama.cpp's autoparser, which compares
+and the marks are the texts between the names and values. The idea is that of llama.cpp's autoparser, which compares
 pairs of such conversations.
 """
 
@@ -35,7 +35,7 @@ USER = {"role": "user", "content": ASKED}
 
 
 def derive(render: Render, source: str = "") -> Dialect:
-    """Return the dialect of a template. What it does not show stays unknown."""
+    """Return the dialect of a template. Marks that it does not show stay unknown."""
     return _Derivation(render, source).dialect()
 
 
@@ -197,7 +197,7 @@ class _Derivation:
         return Calls("named", _stripped(section), _stripped(call), ("", name_end.strip()), id=_stripped(id))
 
     def _tagged(self, body: str, between: str) -> Calls | None:
-        """Return the form of calls whose arguments stand between marks."""
+        """Return the form of calls whose arguments are between marks."""
         shown = self._called((NAMES[0], VALUES))
         if not all(text in shown for text in (*KEYS, *VALUES)):
             return None
@@ -294,8 +294,8 @@ def _last_mark(text: str) -> str:
 
 
 def _split(opened: str, closed: str, between: str) -> tuple[Marks, Marks]:
-    """Return the marks around all calls and those around each, given what stands before one call, after it, and between
-    two."""
+    """Return the marks around all calls and those around each, given the texts before one call, after it, and between
+    two calls."""
     before = _whole_end(_common_end(opened, between), opened)
     rest = between[: len(between) - len(before)]
     after = _whole(_common(closed, rest))

@@ -14,8 +14,8 @@ from edgespec.dialects.source import ENDED, WAIT, Begun, Source, Steps, Unfinish
 
 
 def format_of(calls: Calls) -> Format:
-    """Return how calls of a dialect are read. Where models are known to write more than their template shows, all of it
-    is read."""
+    """Return how calls of a dialect are read. If models are known to write more forms than their template shows, all of
+    these are read."""
     parts = parts_of(calls.call[0])
     opened = [mark for mark in (calls.section[0], *parts[:1], *parts[-1:]) if mark]
     if TOOL_CALLS in opened:
@@ -30,12 +30,12 @@ def format_of(calls: Calls) -> Format:
 
 
 def parts_of(mark: str) -> list[str]:
-    """Return the marks that stand next to each other in one."""
+    """Return the marks that are next to each other in one mark."""
     return [part for part in re.split(r"\s+(?=[<\[])|(?<=>)(?=<)", mark) if part]
 
 
 class _Form:
-    """Reads the calls of a dialect: what stands around them, and with `_body` the calls."""
+    """Reads the calls of a dialect: the marks around them, and with `_body` the calls."""
 
     needs_mark = False  # a call begins with the last mark before it
 
@@ -162,7 +162,7 @@ class _Python(_Form):
 
 
 class _Gemma(_Form):
-    """Calls of Gemma 4: a name and an object whose texts stand between marks."""
+    """Calls of Gemma 4: a name and an object whose texts are between marks."""
 
     def _body(self, source: Source, schemas: Schemas) -> Steps[None]:
         def head(arrived: str, is_over: bool) -> int:

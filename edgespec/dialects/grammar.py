@@ -206,7 +206,7 @@ class _Writer:
         return " ".join(filter(None, ['"{"', self._members(members, schema, ","), '"}"']))
 
     def _gemma_value(self, schema: Mapping[str, Any], whole: Mapping[str, Any], depth: int) -> str:
-        """Return a value in this notation. What its schema says beyond types and names is left out."""
+        """Return a value in this notation. Constraints of its schema beyond types and names are left out."""
         kinds = kinds_of(schema, whole)
         if kinds == {"string"}:
             texts = [value for value in listed_values(schema, whole) if isinstance(value, str)]

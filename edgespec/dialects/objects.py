@@ -146,7 +146,7 @@ def _escape(source: Source) -> Steps[str]:
 
 
 def _word(source: Source) -> Steps[None]:
-    """Yield a number, true, false or null. What is at the end of an answer may be the beginning of another one."""
+    """Yield a number, true, false or null. At the end of the text so far it may be the beginning of a longer one."""
     while True:
         found = _WORD.match(source.text, source.at)
         if found is None:

@@ -1,4 +1,4 @@
-"""Reads the parameters of calls whose names and values stand between marks, such as `<parameter=NAME>`.
+"""Reads the parameters of calls whose names and values are between marks, such as `<parameter=NAME>`.
 
 Models do not escape values, so a value may contain any of the marks. It ends where another parameter of the tool
 begins, or with the call, and the call ends with the last marks that can be its end.

@@ -1,8 +1,8 @@
 """Texts that arrive in pieces, and the steps of their readers.
 
 A reader of calls is a generator, which continues where it stopped. It yields WAIT when it needs more text, a `Begun`
-when a call is certain, the text of the arguments as it becomes certain, and ENDED after the last of it. What it yields
-does not depend on the pieces in which the text arrives.
+when a call is certain, the text of the arguments as it becomes certain, and ENDED after the last of it. The
+result does not depend on the pieces in which the text arrives.
 """
 
 from __future__ import annotations

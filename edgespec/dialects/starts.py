@@ -24,7 +24,7 @@ class CallStarts:
 
     def __init__(self, dialect: Dialect, schemas: Schemas, specials: Iterable[str]) -> None:
         self._messages, self._schemas, specials = dialect.messages, schemas, [*specials]
-        self._marks: dict[str, str] = {}  # and what stands before them in a whole call
+        self._marks: dict[str, str] = {}  # and the text before them in a whole call
         self._named: re.Pattern[str] | None = None
         self._calls = calls = dialect.calls
         self.ends = set[str]()

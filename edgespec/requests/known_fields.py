@@ -373,7 +373,7 @@ OLLAMA_SAMPLING: Known = read(
 OLLAMA_OPTIONS: Known = {
     **OLLAMA_SAMPLING,
     **read("num_predict"),
-    # How the model is loaded, which does not change an answer that fits.
+    # Settings of loading, which do not change an answer that fits.
     **harmless("num_ctx num_batch num_gpu main_gpu num_thread numa low_vram f16_kv use_mmap use_mlock logits_all"),
     **harmless("vocab_only embedding_only"),
     # Ollama ignores penalize_newline, and the others belong to samplers and a context shift that do not exist here.

@@ -45,7 +45,7 @@ def message_call(body: JsonObject, model: Served, *, counts: bool = False) -> Ca
     chat |= _choice(fields.within("tool_choice"))
     given = fields.mapping("thinking")
     if given.get("type") == "disabled":
-        given.pop("budget_tokens", None)  # has no effect, whatever it is
+        given.pop("budget_tokens", None)  # has no effect, so it may be invalid
     thinking = Fields(given, where="thinking").read(Thinking)
     if thinking.type is not None:
         chat["enable_thinking"] = thinking.type != "disabled"

@@ -32,7 +32,7 @@ class End:
         reason: "stop", "length" or "tool_calls".
         cut: The stop string that ended it.
         n_reasoning: The number of tokens of reasoning and its marks.
-        more: A field of the answer that says what clients have no reason for.
+        more: A field of the answer with the reason, if `reason` cannot express it (`ended_by`).
     """
 
     reason: str

@@ -2,8 +2,8 @@
 
 The server runs where browsers run. A web page of any origin can send requests to it, and a name that resolves to this
 machine makes them same-origin (DNS rebinding). So Host and Origin are checked, and bodies of pages must be
-application/json, which a page cannot send to another origin without asking first. Programs send neither Origin nor
-Sec-Fetch headers, and their bodies are read whatever their type is: curl says that JSON is form data.
+application/json, which a page cannot send to another origin without asking first. Programs send no Origin and no
+Sec-Fetch headers. Their bodies are read without a check of the type, because curl declares JSON as form data.
 """
 
 from __future__ import annotations

@@ -81,8 +81,8 @@ class Protocol(H11Protocol):
 class Listener(socket.socket):
     """A listening socket that accepts nothing for a moment once the process has run out of file descriptors.
 
-    asyncio stops listening for a second then, but goes on trying to accept all connections that wait, and starts to
-    listen again as many times.
+    asyncio stops listening for a second then, but still tries to accept all connections that wait, and starts to listen
+    again as many times.
     """
 
     _closed_until_s = 0.0

@@ -22,7 +22,7 @@ from edgespec.serve.openai import chat_of, text_of
 from edgespec.serve.served import Served
 
 LEVELS = ("low", "medium", "high")
-LOWEST = -1e4  # stands for log-probabilities of minus infinity, which JSON does not have
+LOWEST = -1e4  # in place of log-probabilities of minus infinity, which JSON does not have
 _PART = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")  # of a duration of Go, such as 1h30m
 
 # --- requests ---------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ def _common(form: AnswerFields, fields: Fields, model: Served) -> dict[str, Any]
 
 def _with_ids(biases: object, model: Served) -> object:
     """Return biases in which the tokens of a text replace it, as in llama.cpp's server. A number in the keys of an
-    object is a token id. What is not valid is left to the next check."""
+    object is a token id. The next check finds invalid values."""
     if isinstance(biases, dict):
         biases = [[int(key) if re.fullmatch(r"-?\d{1,18}", key) else key, bias] for key, bias in biases.items()]
     if not isinstance(biases, list) or len(biases) > LONGEST["logit_bias"]:

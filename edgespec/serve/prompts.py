@@ -1,5 +1,5 @@
-"""The prompts of completions: texts, token ids, and texts with a gap to fill; and their log-probabilities, among them
-vLLM's form of these."""
+"""The prompts of completions: texts, token ids, and texts with a gap to fill. The log-probabilities of prompts, for
+`echo` and in vLLM's form."""
 
 from __future__ import annotations
 

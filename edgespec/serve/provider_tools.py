@@ -19,7 +19,7 @@ Tool = dict[str, object]
 def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, object]:
     """Take `tools`, and return them as those of a chat. Raises BadInputError.
 
-    `kinds` are the types of functions; None stands for a missing type. `parameters` is the name of the field with the
+    `kinds` are the types of functions; None is for tools without a type. `parameters` is the name of the field with the
     schema. A function of a group has the name of the group before its own.
     """
     tools = fields.take("tools", [])
