@@ -270,7 +270,12 @@ OPENAI_TEXT: Known = {
     **refused("echo suffix"),
     **only(add_special_tokens=(True,)),
 }
-TEXT: Known = {**OPENAI_TEXT, **SERVED, **read("prompt_logprobs", *facts_of(forms.TextFields))}
+TEXT: Known = {
+    **OPENAI_TEXT,
+    **SERVED,
+    **read("prompt_logprobs", *facts_of(forms.TextFields)),
+    **harmless("lenient"),  # edgespec's clients send it with every request; it is about messages
+}
 BATCH_TEXT: Known = {**OPENAI_TEXT, **read("stream"), **harmless("stream_options return_progress")}
 
 # --- Messages and Responses -------------------------------------------------------------------------------------------

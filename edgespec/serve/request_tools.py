@@ -142,8 +142,7 @@ def _must(choice: object, schemas: JsonObject) -> tuple[str, ...]:
 def refuses_reasoning(fields: Fields, dialect: Dialect) -> bool:
     """Return whether a request asks for an answer without reasoning."""
     given = fields.rest()
-    arguments = given.get("chat_template_kwargs")
-    values = {**given, **(arguments if isinstance(arguments, dict) else {})}
+    values = {**given, **object_in(given.get("chat_template_kwargs"))}
     switch = values.get(SWITCH, values.get(dialect.switch))
     return switch is False or (switch is None and given.get("reasoning_effort") == "none")
 

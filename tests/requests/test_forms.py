@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from edgespec.core.setting import facts_of
+from edgespec.remote.wire import body_of
 from edgespec.requests import forms
 from edgespec.requests.bad_input import BadInputError
 from edgespec.requests.fields import Fields
-from edgespec.settings import Request
+from edgespec.requests.known_fields import CHAT, TEXT, Known, check
+from edgespec.settings import Message, Request
 
 FORMS = [form for form in vars(forms).values() if isinstance(form, type) and form.__module__ == forms.__name__]
 WRONG = {"flag": "yes", "integer": 1.5, "choice": "other", "text": 3}
@@ -42,3 +44,9 @@ def test_settings_of_an_answer_that_only_the_server_reads_keep_their_limits() ->
     for value in (-1, 2**32):
         with pytest.raises(BadInputError, match="sample must be an integer from 0 to"):
             Fields({"sample": value}).declared(Request, forms.SERVER_SETTINGS)
+
+
+@pytest.mark.parametrize(("asked", "known"), [(Request("x"), TEXT), (Request(messages=(Message("user", "x"),)), CHAT)])
+def test_the_server_knows_all_fields_that_clients_of_edgespec_send(asked: Request, known: Known) -> None:
+    _, body = body_of(asked, is_own=True)
+    assert check(body, known) == []
