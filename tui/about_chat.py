@@ -11,7 +11,6 @@ from textual.content import Content
 from textual.widget import Widget
 
 from edgespec.chat.session import Session
-from edgespec.models.names.model_names import short_name
 from edgespec.text.printable import one_line, printable
 from edgespec.tui.lines import Prose, cut_off
 from edgespec.tui.plain import Horizontal, Static
@@ -50,12 +49,10 @@ class TitleBar(Horizontal):
         self.query_one("#answering", Static).update(
             Content(" · ".join(filter(None, (session.chat.persona, temperature))))
         )
-        info, model = session.model.info, Path(session.load_settings.model).name.removesuffix(".gguf")
         if session.model.engine is None:
-            self._model = f"{model} (not loaded)"
+            self._model = f"{Path(session.load_settings.model).name.removesuffix('.gguf')} (not loaded)"
         else:
-            names = [info.model, *([info.draft_model] if info.draft_model else [])]
-            self._model = one_line(" + ".join(short_name(Path(name)) for name in names))
+            self._model = one_line(session.model.name)
         self._refresh_model()
 
     def show_progress(self, progress: str) -> None:

@@ -43,7 +43,7 @@ from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 
 FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a core
 AGAIN_S = 3.0  # after a Ctrl+C, in which another one quits
-DRAFT_S = 1.0  # a draft is written so long after it was changed, at most
+DRAFT_S = 1.0  # the longest time until a changed draft is written
 NICE = 10  # the engine has priority
 THEME = "theme"
 PANEL, LEAST_TEXT = 28, 76  # columns of the statistics, which app.tcss sets too, and least columns of the messages
@@ -115,7 +115,7 @@ class ChatApp(BaseApp):
         self._draft = KeptDraft() if session.store.file else None
         self._kept: tuple[str | None, str] = (None, "")
         self._quits_until_s = 0.0  # until then, Ctrl+C quits
-        self._files = Files(self)
+        self._files = Files(self, self.jobs)
         self._front = ScreenFront(self, self.jobs, self._files)
         self.controls = Controls(session, self._front)
 
@@ -202,9 +202,6 @@ class ChatApp(BaseApp):
         elif not self._files.keeps(event.text):
             self.jobs.send(event.text)
 
-    def send(self, text: str) -> None:
-        self.jobs.send(text)
-
     @on(SubmittedNothing)
     def _send_waiting(self) -> None:
         self.jobs.send_waiting()
@@ -218,7 +215,7 @@ class ChatApp(BaseApp):
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
 
     def run_command(self, line: str, *, is_typed: bool = False) -> None:
-        name, argument = name_and_argument(f"/file {line}" if pasted_files(line) else line)
+        name, argument = name_and_argument(f"/file {line}" if is_typed and pasted_files(line) else line)
         try:
             command = find(name)
         except EdgespecError as error:
@@ -337,12 +334,9 @@ class ChatApp(BaseApp):
 
     @on(ChatChosen)
     async def _open_chat(self, event: ChatChosen) -> None:
-        session = self.session
         try:
             self.jobs.check_not_answering()
-            session.chat.open(event.chat)
-            if event.key is not None and all(turn.key != event.key for turn in session.chat.turns):
-                session.chat.switch(event.key)
+            self.session.chat.open(event.chat, event.key)
         except EdgespecError as error:
             self.report(error)
             return

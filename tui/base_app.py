@@ -75,10 +75,6 @@ class BaseApp(App[None]):
         return self.query_one(TitleBar)
 
     @abstractmethod
-    def send(self, text: str) -> None:
-        """Send a message, or let it wait."""
-
-    @abstractmethod
     def show_files(self) -> None:
         """Show the attached files. The focus stays where it is."""
 

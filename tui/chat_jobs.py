@@ -46,12 +46,13 @@ class WaitingMessages:
     """The messages of `app` that wait, in the order in which they will be sent.
 
     After an error, or when the user has stopped an answer, they are held until the user sends them with Enter: they may
-    refer to an answer that does not exist.
+    refer to an answer that does not exist. The texts in `for_files` are sent with files that are still being read.
     """
 
     def __init__(self, app: BaseApp) -> None:
         self._app = app
         self._messages: list[Unsent] = []
+        self.for_files: list[str] = []
         self._held = ""  # why they are not sent by themselves; "" if they are
 
     def typed(self, text: str) -> Unsent:
@@ -98,7 +99,7 @@ class WaitingMessages:
             self._edit(message)
 
     def edit(self, key: int) -> None:
-        """Put a message into the field, unless it was sent in the meantime. What is in the field waits in its place."""
+        """Put a message into the field, unless it was sent in the meantime. The field's text waits in its place."""
         if (index := self._place(key)) is None:
             return
         if self._app.composer.text.strip():
@@ -118,7 +119,8 @@ class WaitingMessages:
         Without a text, only pasted files count: the user has the others, and may not want them in the next chat.
         """
         text, attached = self._app.composer.text, self._app.session.chat.attached
-        parts = [*self._messages, Unsent(text, tuple(file for file in attached if text.strip() or file.path is None))]
+        typed = Unsent(text, tuple(file for file in attached if text.strip() or file.path is None))
+        parts = [*self._messages, *map(Unsent, self.for_files), typed]
         files = [file for part in parts for file in part.files]
         return with_files(files, "\n\n".join(part.text for part in parts if part.text.strip()))
 

@@ -19,7 +19,7 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Footer, LoadingIndicator
 from textual.widgets.option_list import Option
 
-from edgespec.text.printable import one_line, printable
+from edgespec.text.printable import one_line
 from edgespec.tui.lines import Prose
 from edgespec.tui.plain import ChangingList, Horizontal, Input, OptionList, Vertical
 from edgespec.tui.screens import BaseScreen, ClosedOnce
@@ -68,7 +68,7 @@ class ChoiceScreen(Dialog[str]):
         with Vertical(classes="dialog") as box:
             box.border_title = self._title
             if self._text:
-                yield Prose(Content(printable(self._text).strip()))
+                yield Prose(self._text.strip())
             options = OptionList(*map(self._option, self._choices), compact=True)
             keys = [choice.key for choice in self._choices]
             # An error opens while the user may be typing: Enter must not choose anything yet.

@@ -14,23 +14,26 @@ from edgespec.documents.reader import Said
 from edgespec.errors import EdgespecError, for_users
 from edgespec.text.figures import counted
 from edgespec.tui.base_app import BaseApp
+from edgespec.tui.chat_jobs import ChatJobs
 
 QUICK_BYTES = 32 << 10  # a file of this size is counted in a few hundredths of a second
 SHOWN_EVERY_S = 0.15
 
 
 class Files:
-    """Reads and shows the attachments of the session of `app`. Files are read one after the other."""
+    """Reads and shows the attachments of the session of `app`. Files are read one after the other.
 
-    def __init__(self, app: BaseApp) -> None:
-        self._app, self._session = app, app.session
+    Messages that are sent meanwhile wait for the files, and are then sent by `jobs`.
+    """
+
+    def __init__(self, app: BaseApp, jobs: ChatJobs) -> None:
+        self._app, self._session, self._jobs = app, app.session, jobs
         self._before: list[Attachment] | None = None  # the attachments before the last paste
         self._threads = ThreadPoolExecutor(1, "files")
         self._cancel = CancelFlag()  # stops the reading
         self._n_reading = 0
         self._reading = ""  # the file that is read, and its page
         self._shown_s = 0.0
-        self._waiting: list[str] = []  # messages to send with the files that are read
         self._warned = ""  # the last warning that the files are too long
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -66,7 +69,7 @@ class Files:
     def keeps(self, text: str) -> bool:
         """Return whether files are read, and a message has to wait for them. It is sent afterwards."""
         if self._n_reading:
-            self._waiting.append(text)
+            self._jobs.waiting.for_files.append(text)
             self._draw()
         return self._n_reading > 0
 
@@ -102,22 +105,25 @@ class Files:
             return
         self._end()
         if not self._n_reading:
-            waiting, self._waiting = self._waiting, []
-            for text in waiting:
-                self._app.send(text)
+            for text in self._take_waiting():
+                self._jobs.send(text)
 
     def _fail(self, error: EdgespecError, pasted: str) -> None:
         self._end()
         field = self._app.composer
         if pasted and pasted not in field.text:
             field.input.insert(pasted)
-        if self._waiting:
-            field.put("\n".join(filter(None, [*self._waiting, field.text])))
-            self._waiting = []
+        if waiting := self._take_waiting():
+            field.put("\n".join(filter(None, [*waiting, field.text])))
         if pasted:
             self._app.say(str(error), "warning")
         else:
             self._app.report(error)
+
+    def _take_waiting(self) -> list[str]:
+        """Return the messages that wait for files, which they do no longer."""
+        waiting, self._jobs.waiting.for_files = self._jobs.waiting.for_files, []
+        return waiting
 
     def _end(self) -> None:
         self._n_reading -= 1
@@ -150,7 +156,7 @@ class Files:
         files, counts = session.chat.attached, session.chat.counts
         last = f"{len(files)} files, {described(files, counts.total(files))}" if len(files) > 1 else ""
         if self._n_reading:
-            sent = ", then your message is sent" if self._waiting else ""
+            sent = ", then your message is sent" if self._jobs.waiting.for_files else ""
             last = f"reading {self._reading}{sent} · Esc stops"
         self._app.composer.files.show([(file.name, described([file], counts.total([file]))) for file in files], last)
 

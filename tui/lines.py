@@ -307,7 +307,7 @@ class Prose(Lines):
 def clickable(text: str | Content, action: str | tuple[str, tuple[object, ...]]) -> Content:
     """Return a text that runs an action of its widget when it is clicked: by its name, or with arguments.
 
-    What the action is about may have changed or gone when the click arrives.
+    The subject of the action may have changed or gone when the click arrives.
     """
     content = text if isinstance(text, Content) else Content(text)
     return content.stylize(Style.from_meta({"@click": action}))

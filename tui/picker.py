@@ -248,7 +248,7 @@ class ModelPicker(Dialog[Picked]):
         choosable = [str(row.id) for row in rows if not row.disabled]
         if self._target not in choosable:
             self._aim_at(choosable[0] if choosable else "")
-        found, more = counted(len(here.options()), "model"), " ..." if self._is_reading else ""
+        found, more = counted(len(here.listed), "model"), " ..." if self._is_reading else ""
         looks = self._is_reading and not here.models
         self._filter.placeholder = "Looking for models ..." if looks else f"Filter {found}{more}, or find others"
         self._models.show(rows, self._target)

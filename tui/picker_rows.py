@@ -1,4 +1,4 @@
-"""What the model picker shows: the models on this machine with their drafts, and those to download with their sizes."""
+"""The rows of the model picker: models on this machine with their drafts, and models to download with their sizes."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.repository import DownloadChoice
-from edgespec.models.listing import (
-    ModelRow,
-    row_of,
-    rows_of_hub,
-    rows_to_download,
-    sizes_of,
-    usual_sizes,
-)
+from edgespec.models.listing import ModelRow, row_of, rows_of_hub, rows_to_download, sizes_of, usual_sizes
 from edgespec.models.memory.fit import fit_of, needed_by_size, room_bytes
 from edgespec.models.names.catalog import DEFAULT_QUANT
 from edgespec.models.names.heads import KnownHead
@@ -105,9 +98,14 @@ class Here:
         """The loaded model, None until it is read."""
         return next((model for model in self.models.values() if model.spec == self.model), None)
 
+    @property
+    def listed(self) -> dict[str, ModelRow]:
+        """The rows that are shown: all but those of draft heads."""
+        return {key: row for key, row in self.rows.items() if row.kind != "head"}
+
     def options(self, text: str = "") -> list[Option]:
-        """Return the models that match all words of `text`, unusable ones last. Draft heads are not listed."""
-        rows = {key: row for key, row in self.rows.items() if row.kind != "head" and row.has(text)}
+        """Return the listed models that match all words of `text`, unusable ones last."""
+        rows = {key: row for key, row in self.listed.items() if row.has(text)}
         return [Option(self._lines(rows[key]), key) for key in sorted(rows, key=lambda key: rows[key].order)]
 
     def _lines(self, row: ModelRow) -> Content:

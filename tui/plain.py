@@ -76,7 +76,7 @@ class ChangingList(widgets.OptionList):
 
     @property
     def _padding(self) -> int:
-        """The columns beside an option."""
+        """The columns on both sides of an option."""
         return self.get_component_styles("option-list--option").padding.width
 
     def _move_page(self, direction: Literal[-1, 1]) -> None:

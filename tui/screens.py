@@ -46,7 +46,7 @@ class ClosedOnce:
 
 class BaseScreen(ClosedOnce, Screen[ScreenResultType]):
     """A screen on which text is selected as in other programs: a word by a double click, a line by a triple click, a
-    range by dragging. What is selected is copied when the button is released."""
+    range by dragging. The selection is copied when the button is released."""
 
     _copied: Mapping[Widget, Selection] | None = None  # the last selection that was copied
 

@@ -48,7 +48,7 @@ class PermissionScreen(Dialog[Decision]):
             about = shorten(one_line(tool.description), 200, placeholder=" …")
             yield Prose(Content.assemble((one_line(tool.label), "bold"), f"\n{about}" if about else ""))
             with VerticalScroll(id="arguments"):
-                yield Prose(Content(shown(arguments) or "no arguments"))
+                yield Prose(arguments or "no arguments")
             options = OptionList(*(Content(text) for _, text in CHOICES), compact=True)
             options.highlighted = None
             yield options

@@ -9,7 +9,6 @@ from typing import ClassVar
 from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.content import Content
 from textual.events import DescendantFocus
 from textual.reactive import reactive
 from textual.widget import Widget
@@ -18,7 +17,7 @@ from edgespec.chat.events import Level
 from edgespec.events import TokenEvent
 from edgespec.history import TokenRecord, Turn
 from edgespec.tui.about_chat import SystemPrompt
-from edgespec.tui.lines import Prose, shown
+from edgespec.tui.lines import Prose
 from edgespec.tui.plain import Static
 from edgespec.tui.tool_calls import CallLine
 from edgespec.tui.turn_view import Shared, TurnView, legend
@@ -130,7 +129,7 @@ class Transcript(TurnWindow):
         if isinstance(entry, Turn):
             return TurnView(entry, self._shared)
         sign = "" if entry.level == "info" else "! "
-        return Prose(Content(sign + shown(entry.text)), classes=f"note -{entry.level}")
+        return Prose(sign + entry.text, classes=f"note -{entry.level}")
 
     def _turn_views(self) -> list[TurnView]:
         views = [*self.views, self._answer]

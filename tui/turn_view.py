@@ -22,7 +22,7 @@ from edgespec.history import AnswerRecord, TokenRecord, Turn
 from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import clock, when
-from edgespec.text.printable import one_line, printable
+from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 from edgespec.tui.lines import Block, Fitting, Lines, WrappedText, clickable, cut_off, quoted, shown
 from edgespec.tui.markdown import Code, GrowingMarkdown, markdown
@@ -65,7 +65,7 @@ class TokenText:
                 if self._step is not None:
                     self._line.append(STEP)
                 self._step = piece.round
-            *ended, rest = printable(piece.text.replace("\r\n", "\n")).split("\n")
+            *ended, rest = shown(piece.text).split("\n")
             for text in ended:
                 self._line.append((f"{text}↵", style))
                 blocks.append(self._block())

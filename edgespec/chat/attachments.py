@@ -42,8 +42,8 @@ Read = tuple[list["Attachment"], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Attachment(Document):
-    """A file as it was when it was attached. `path` is None for other texts. An image has no text, but a `mark` that
-    stands for it in the message."""
+    """A file as it was when it was attached. `path` is None for other texts. An image has no text, but a `mark`, which
+    is its place in the message."""
 
     path: Path | None = field(default=None, compare=False)
     mark: str = ""
@@ -78,12 +78,6 @@ def _image(name: str, data: bytes, path: Path | None = None) -> Attachment:
     mark = keep_image(name, data)
     match = IMAGE.fullmatch(mark)
     return Attachment(name, "", match["size"] if match else "", path, mark)
-
-
-def attach(attached: Sequence[Attachment], names: str) -> Read:
-    """Read the files that `names` means, and return all attachments. Raises UsageError."""
-    added, left_out = read_named(names)
-    return joined(attached, added), left_out
 
 
 def read_named(names: str, said: Said = lambda what: None, cancel: CancelFlag | None = None) -> Read:
@@ -194,8 +188,7 @@ def kept_file(digest: str) -> Path:
 
 
 def keep_image(name: str, data: bytes) -> str:
-    """Keep an image for the chats of this user, and return the text that stands for it in a message. Raises
-    UsageError."""
+    """Keep an image for the chats of this user, and return its mark in a message. Raises UsageError."""
     size, digest = size_of_image(data, name), sha256(data).hexdigest()
     file = kept_file(digest)
     with told_as(UsageError, f"{name} cannot be kept with the chat"):

@@ -44,7 +44,7 @@ class Front(Protocol):
         """Run a comparison, and show both answers."""
 
     def read(self, read: Callable[[Said, CancelFlag], Read], take: Callable[[Read], None]) -> None:
-        """Call `read`, which takes long, where the user sees what it says and can cancel it, then `take`."""
+        """Call `read`, which may take long: show its progress, and let the user cancel it. Then call `take`."""
 
     def show_files(self) -> None:
         """Show the files attached to the next message."""

@@ -63,8 +63,11 @@ class Conversation:
         self.turns: list[Turn] = []
         self.first_sent = self.reported_first = self.used = 0
 
-    def open(self, name: str) -> None:
-        """Resume a chat: `name` is its id, the beginning of its id, or "last". Raises StoreError."""
+    def open(self, name: str, key: str | None = None) -> None:
+        """Resume a chat: `name` is its id, the beginning of its id, or "last". Raises StoreError.
+
+        With `key`, a branch that has this message is shown.
+        """
         self.check_idle()
         info = self.store.find(name)
         settings = dict(self.store.chat_settings(info.id))
@@ -80,6 +83,8 @@ class Conversation:
             self.taken_persona = persona(self.persona) if self.persona else None
         self.show(self.store.path(info.head))
         self.draft_as_set_or_loaded()
+        if key is not None and all(turn.key != key for turn in self.turns):
+            self.switch(key)
 
     def take_unsent(self) -> str:
         """Return the text that was not sent when this chat, or a chat without messages, was left, and forget it."""
@@ -221,7 +226,7 @@ class Conversation:
 
     @property
     def last_answer(self) -> AnswerRecord:
-        """How the last answer was generated; `Answer()` without one."""
+        """The record of the last answer; an empty one if there is no answer."""
         return next((turn.answer for turn in reversed(self.turns) if turn.answer is not None), AnswerRecord())
 
     def check_idle(self) -> None:

@@ -1,4 +1,4 @@
-"""What a chat gets while an answer is generated: tokens, and messages between them."""
+"""The events of a chat while an answer is generated: tokens, and messages between them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from edgespec.settings import LoadSettings
 from edgespec.tools.toolbox import Calling
 
 Level = Literal["info", "warning", "error"]
-
-
 Opener = Callable[[LoadSettings, Progress | None, CancelFlag | None], Model]
 
 

@@ -173,7 +173,7 @@ class Session(Closable):
 
     @contextmanager
     def answering_as(self, settings: ChatSettings, model: ChatModel) -> Iterator[None]:
-        """Within this block, answer with other settings, by another model, and without tools: nobody is asked."""
+        """Within this block, answer with other settings, by another model, and without tools: the user is not asked."""
         chat, toolbox = self.chat, self.tools.toolbox
         own = chat.settings, chat.model, toolbox.is_on
         chat.settings, chat.model, toolbox.is_on = settings, model, False
@@ -341,7 +341,7 @@ class Session(Closable):
     def new_notes(self) -> list[Notice]:
         """Return the notes of the store and the model since the last call.
 
-        That the context is full is left out: the end of each answer says so (`Answer.end`).
+        The note that the context is full is left out: the end of each answer says so (`AnswerRecord.end`).
         """
         notes = [self._store_notes.pop(0) for _ in range(len(self._store_notes))] + self.tools.toolbox.new_notes()
         full = CONTEXT_FULL.format(self.chat.context_size)

@@ -137,7 +137,7 @@ class Setting:
 
 
 def _settings(group: Group, owner: type, names: Sequence[str] = ()) -> list[Setting]:
-    """Return the settings of a dataclass, or those with `names`, except for kinds that nobody types into a chat."""
+    """Return the settings of a dataclass, or those with `names`, except for kinds that cannot be typed into a chat."""
     facts = facts_of(owner)
     return [Setting(name, group, facts[name]) for name in names or facts if facts[name].kind not in _NOT_TYPED]
 

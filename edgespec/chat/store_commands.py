@@ -38,10 +38,7 @@ def load(controls: Controls, name: str) -> None:
         name, key = controls.listed[int(name) - 1]
     elif name.isdigit() and len(name) < 3:
         raise UsageError(f"there is no chat number {name}", hint="/list numbers them")
-    session = controls.session
-    session.chat.open(name)
-    if key is not None and all(turn.key != key for turn in session.chat.turns):
-        session.chat.switch(key)
+    controls.session.chat.open(name, key)
     controls.front.redraw()
 
 

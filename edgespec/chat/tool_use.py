@@ -22,7 +22,8 @@ ELSEWHERE = "a model of a server cannot call tools of this machine: it answers w
 class ToolUse:
     """The tools in `toolbox`, as the model of a conversation may call them.
 
-    `calls` are those of the last answer that have not run. What the model gets is in `Conversation.offer`.
+    `calls` are those of the last answer that have not run. `Conversation.offer` is the part of the tools that the model
+    gets.
     """
 
     def __init__(self, chat: Conversation, toolbox: Toolbox) -> None:

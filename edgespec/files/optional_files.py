@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Lost(NamedTuple):
-    """What is lost without a folder or file, and whether it is a folder."""
+    """The cost of doing without a folder or file."""
 
     cost: str
     is_folder: bool = True

@@ -202,11 +202,8 @@ def pack_pieces(pieces: Sequence[TokenRecord]) -> bytes:
 def unpack_pieces(packed: bytes) -> list[TokenRecord]:
     """Return the pieces of a row; none if the row is damaged."""
     try:
-        return (
-            [TokenRecord(*values) for values in zip(*json.loads(zlib.decompress(packed)), strict=True)]
-            if packed
-            else []
-        )
+        columns = json.loads(zlib.decompress(packed)) if packed else []
+        return [TokenRecord(*values) for values in zip(*columns, strict=True)]
     except (zlib.error, ValueError, TypeError):
         return []
 

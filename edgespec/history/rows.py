@@ -72,7 +72,7 @@ def insert_turn(db: sqlite3.Connection, chat: str, turn: Turn, pieces: bytes, *,
     if turn.role == "user":
         db.execute("UPDATE chat SET title = ? WHERE number = ? AND title = ''", (first_line(turn.content), in_chat))
     if turn.answer is not None:
-        # What is there says more than an answer that is not complete, or has no pieces.
+        # A stored answer says more than one that is not complete, or has no pieces.
         known = "IGNORE" if turn.answer.finish_reason == "interrupted" or not pieces else "REPLACE"
         db.execute(f"INSERT OR {known} INTO answer VALUES (?, ?, ?, ?)", (number, *pack_answer(turn.answer), pieces))
         db.execute("UPDATE chat SET model = ? WHERE number = ?", (turn.answer.model, in_chat))

@@ -32,10 +32,10 @@ class RepetitionDetector:
         detector = RepetitionDetector()
         for event in answer:
             if detector.add(event.id):
-                tell(f"the answer repeats itself: {detector.found}")
+                print(f"the answer repeats itself: {detector.found}")
 
-    Only exact repetitions are found: a list with increasing numbers is no loop. What is found depends on the tokens
-    alone, not on how many arrive at a time.
+    Only exact repetitions are found: a list with increasing numbers is no loop. The result depends on the tokens alone,
+    not on how many arrive at a time.
     """
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,19 @@ from made_documents import pdf
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat import paths
-from edgespec.chat.attachments import Attachment, attach, read_named, with_files, with_span, without_files
+from edgespec.chat.attachments import Attachment, Read, joined, read_named, with_files, with_span, without_files
 from edgespec.chat.paths import named_files, pasted_files
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.errors import UsageError
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
+
+
+def attach(attached: Sequence[Attachment], names: str) -> Read:
+    """Attach the files that `names` means, as `/file` does; return all attachments, and what was left out."""
+    added, left_out = read_named(names)
+    return joined(attached, added), left_out
 
 
 @pytest.fixture

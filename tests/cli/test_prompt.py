@@ -11,7 +11,7 @@ from unittest.mock import patch
 import pytest
 from cli_program import COMMAND, environment
 
-from edgespec.chat.attachments import attach
+from edgespec.chat.attachments import read_named
 from edgespec.cli.terminal.prompt import WAITING, read_prompt
 from edgespec.errors import UsageError
 
@@ -25,7 +25,7 @@ def reads(argument: str | None, *files: str, stdin: bytes | None = b"") -> str:
     """Return the prompt of these arguments; `stdin` None is a terminal."""
     source = Terminal() if stdin is None else io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8")
     with patch.object(sys, "stdin", source):
-        return read_prompt(argument, files, pytest.fail, lambda names: attach([], names)[0])
+        return read_prompt(argument, files, pytest.fail, lambda names: read_named(names)[0])
 
 
 @pytest.fixture

@@ -35,6 +35,7 @@ from edgespec.events import TokenEvent
 from edgespec.history import AnswerRecord, Store
 from edgespec.runtime.worker import LoadingStoppedError, WorkerDiedError
 from edgespec.settings import LoadSettings
+from edgespec.tui import app as app_module
 from edgespec.tui import front
 from edgespec.tui.about_chat import SystemPrompt, TitleBar, Welcome
 from edgespec.tui.app import ChatApp
@@ -318,7 +319,7 @@ def test_while_answers_are_compared_the_conversation_stays_as_it_is() -> None:
         chat = app.session.chat.saved_id
         counts.clear()
         for line in ("/compare more", "/clear", "/compare less", "next"):  # typed before the screen was there
-            app.run_command(line, is_typed=True) if line.startswith("/") else app.send(line)
+            app.run_command(line, is_typed=True) if line.startswith("/") else app.jobs.send(line)
         counts.set()
         screen = app.screen
         await wait_until(pilot, lambda: screen.check_action("keep", (2,)) is True)
@@ -401,6 +402,18 @@ def test_the_key_to_quit_works_in_dialogs_too(key: str) -> None:
 
 
 @pytest.mark.long
+def test_a_key_runs_its_command_also_if_a_file_has_that_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_module, "pasted_files", lambda line: [Path(line)])
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await pilot.press("f1")
+        await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press("escape")
+        assert app.session.chat.attached == []
+
+    on_screen(steps)
+
+
 def test_commands_that_have_a_screen_open_it_and_escape_closes_it() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         await type_in(app, pilot, "first")

@@ -60,7 +60,7 @@ def on_screen(steps: Steps, size: tuple[int, int] = (84, 22)) -> list[LoadSettin
 
 
 async def say(app: ChatApp, pilot: Pilot[None], text: str) -> None:
-    app.send(text)
+    app.jobs.send(text)
     await wait_until(pilot, lambda: not app.is_busy)
 
 
@@ -201,7 +201,7 @@ def test_what_prevents_a_download_is_told_in_the_conversation(hub: FakeHub) -> N
 
 def test_the_list_opens_while_an_answer_is_generated(hub: FakeHub) -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
-        app.send("hello")
+        app.jobs.send("hello")
         assert app.is_busy
         await picker(app, pilot)
         await pilot.press("escape")

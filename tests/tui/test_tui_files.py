@@ -178,6 +178,7 @@ def test_reading_can_be_stopped_and_the_message_is_kept(files: Path) -> None:
         await wait_until(pilot, lambda: "of 2,000" in shown(app))
         app.composer.put("why?")
         await pilot.press("enter")
+        assert app.jobs.waiting.together() == "why?", "if the program ends now, the message is saved"
         await pilot.press("escape")
         await wait_until(pilot, lambda: "reading was cancelled" in shown(app))
         assert app.composer.text == f"why?\n{files / 'report.pdf'}"

@@ -30,7 +30,7 @@ async def drive(other: StandIn, store: Store) -> None:
     async with app.run_test(size=(100, 40)) as pilot:
         await wait_until(pilot, lambda: not app.is_busy)
         other.fails += ["busy", "lost"]
-        app.send("one two three")
+        app.jobs.send("one two three")
         await wait_until(pilot, lambda: len(session.chat.turns) == 2 and not app.is_busy)
         assert session.chat.turns[-1].content == "one two"
         await wait_until(pilot, lambda: "went away in the middle" in notes(app))
