@@ -412,7 +412,7 @@ class Request(AnswerSettings):
         "Report the log probability of each token and of the N most likely ones ('run': with --json).",
         least=0, advanced=True, compared="always", wire="apart",
     ))
-    #: the same for the tokens of the prompt, which is read anew for it; the end token is then reported, too
+    #: the same for the tokens of the prompt, which is read again for it; the end token is then reported, too
     prompt_logprobs: int | None = setting(None, Facts("integer", row=False, compared="always", wire="apart"))
     special: bool = setting(False, Facts("flag",
         "Parse special tokens in the prompt, such as <|im_end|>.",
@@ -446,11 +446,11 @@ class Request(AnswerSettings):
     raw_marks: bool = setting(False, Facts("flag", row=False, wire="quiet"))
     #: sample as for code completions (`core/infill.py`)
     infill: bool = setting(False, Facts("flag"))
-    #: events tell how much of the prompt is read (`TokenEvent.reading`)
+    #: report in events how much of the prompt has been read (`TokenEvent.reading`)
     return_progress: bool = setting(False, Facts("flag", row=False, compared="never"))
     #: the answer ends at a line that begins with fewer blanks; the first line does not count
     n_indent: int = setting(0, Facts("integer", least=0, most=LARGEST))
-    #: the answer ends with the first line that is complete so many milliseconds after its first token; 0, -1: never
+    #: milliseconds from the first token, after which the answer ends with the line that is complete next; 0, -1: never
     t_max_predict_ms: int = setting(0, Facts("integer", least=-1, most=LARGEST, row=False, compared="never"))
     # fmt: on
 

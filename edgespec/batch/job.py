@@ -144,5 +144,5 @@ class _Flight:
     n_done: int = 0
 
     def begin(self, sample: int) -> None:
-        """Begin a sample, or begin it anew."""
+        """Begin a sample, or begin it again."""
         self.answers[sample : sample + 1] = [Sample(keeps_tokens=self.row.request.logprobs is not None)]

@@ -60,7 +60,7 @@ class Results:
         return RowResult(self._numbered(_failed(row, why, is_request=True) | {"line": row.line}, row), failure=why)
 
     def failed(self, row: Row, error: EdgespecError) -> RowResult:
-        """Return the result of a row that the engine could not answer."""
+        """Return the result of a row that the model could not answer."""
         why, is_request = error.line, isinstance(error, UsageError)
         failure = f"{shown(row.id)} (line {row.line}): {why}"
         return RowResult(self._numbered(_failed(row, why, is_request=is_request), row), failure=failure)

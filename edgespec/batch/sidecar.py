@@ -23,7 +23,7 @@ class Sidecar:
     Attributes:
         seed: the seed of the job, from which those of rows are computed.
         settings: the settings that texts depend on, by name.
-        input: the figures of the input (`shards.Inventory`), once a shard is finished.
+        input: the figures of the input (`Inventory` in `input.py`), once a shard is finished.
     """
 
     seed: int

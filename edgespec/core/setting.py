@@ -38,13 +38,13 @@ class Facts:
 
     Attributes:
         kind: The form of its values. Each place that reads or shows values has a table of kinds.
-        help: What it does, for the command line and for chats. A setting without it has no option.
+        help: The text that explains it on the command line and in chats. A setting without this text has no option.
         default: The default, which `setting` fills in.
         least: The smallest value of a number; None: there is no limit.
         most: The largest one.
         is_open: The smallest value itself is not allowed.
         zero_chooses: Zero lets the program choose the value, and the option does not accept it.
-        must: What a number must be, for messages, if the limits do not say it well.
+        must: The condition for a number, for messages, if the limits do not state it well.
         choices: The values of a choice.
         option: The names of the option, if the field's name is not the only one.
         metavar: The value in the help of the option.

@@ -1,4 +1,4 @@
-"""Output that a thread writes: it holds up nobody, keeps what it can, and counts the rest."""
+"""Output that a thread writes: no writer waits, as much as possible is kept, and the rest is counted."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ ELSEWHERE = {
     *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose"),
     *("offline", "yes", "persona", "help_all", "list_devices", "mcp_config", "allow_tool", "server", "keep_alive"),
 }
-"""Parameters that configure neither model nor request; tests/test_cli_run.py shows what they do."""
+"""Parameters that configure neither model nor request; tests/cli/test_cli_run.py tests their effects."""
 
 
 @pytest.fixture(autouse=True)

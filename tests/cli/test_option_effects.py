@@ -1,7 +1,7 @@
 """Every option of every command reaches the code that acts on it.
 
 Options for models and requests are observed where a command hands its settings to the loader and its request to the
-model. What these do with them is tested in their rooms.
+model. Their effects are tested in the rooms of the loader and the model.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import MagicMock, Mock, patch
@@ -24,16 +24,12 @@ from cli_program import commands, edgespec_here
 from fake_engine import FakeEngine
 from option_fields import LANDS, field
 
-from edgespec import cli
 from edgespec.cli.options.command import Command
 from edgespec.core.sampling import SamplingSettings
 from edgespec.llama.devices import listing
 from edgespec.llm.info import ModelInfo
 from edgespec.models.names.spec import resolve
 from edgespec.settings import LoadSettings, Message, Request
-from edgespec.training.job import Settings as TrainingSettings
-
-CLI = Path(cli.__file__).parent
 
 
 class Reached(BaseException):
@@ -302,10 +298,6 @@ def test_options_of_serve_reach_the_server(tmp_path: Path) -> None:
         assert (name, after[where], before[where] != value) == (name, value, True)
 
 
-FIELDS = {"draft train": fields(TrainingSettings)}
-"""Commands whose options are all passed on as the fields of a class."""
-
-
 def functions_of(file: Path) -> Iterator[ast.FunctionDef]:
     """Yield the functions in a file, without their decorators."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
@@ -314,23 +306,30 @@ def functions_of(file: Path) -> Iterator[ast.FunctionDef]:
             yield node
 
 
+def is_of_options(node: ast.Attribute) -> bool:
+    """Return whether a field of `options` is read, or one of its settings: `call.options.load.spec_type`."""
+    value = node.value
+    while isinstance(value, ast.Attribute) and value.attr != "options":
+        value = value.value
+    return isinstance(value, ast.Attribute) or (isinstance(value, ast.Name) and value.id == "options")
+
+
 @pytest.mark.slow
 def test_each_other_option_is_used_by_its_command() -> None:
     """Some commands take their options as parameters. Others read fields of their options."""
-    shared = [*(CLI / "setup").glob("*.py"), CLI / "plain_chat.py"]
     dead = []
     for command, function in ALL.items():
         if function.callback is None:
             continue
-        own = Path(inspect.getfile(inspect.unwrap(function.callback)))
+        own = functions_of(Path(inspect.getfile(inspect.unwrap(function.callback))))
         if isinstance(function, Command):
-            nodes = [node for file in (own, *shared) for each in functions_of(file) for node in ast.walk(each)]
-            used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+            nodes = [node for each in own for node in ast.walk(each)]
+            used = {node.attr for node in nodes if isinstance(node, ast.Attribute) and is_of_options(node)}
         else:
             name = function.callback.__name__
-            nodes = [node for each in functions_of(own) if each.name == name for node in ast.walk(each)]
+            nodes = [node for each in own if each.name == name for node in ast.walk(each)]
             used = {node.id for node in nodes if isinstance(node, ast.Name)}
-        settings = handed(command).keys() if command in SEAMS else {each.name for each in FIELDS.get(command, ())}
+        settings = handed(command).keys() if command in SEAMS else set()
         names = {name for of, name in OPTIONS if of == command} - settings - {"list_devices", "help_all"}
         dead += [(command, name) for name in names - used - (ANYWHERE if isinstance(function, Command) else set())]
     assert dead == []

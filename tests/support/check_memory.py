@@ -47,7 +47,7 @@ def sizes(expected: MemoryEstimate) -> Sizes:
 
 
 def reported(path: Path, settings: dict[str, Any]) -> Sizes:
-    """What llama.cpp reports of a model and a context with these settings."""
+    """The sizes that llama.cpp reports of a model and a context with these settings."""
     with (
         log_lines() as lines,
         LlamaModel(path, gpu_layers=0, use_extra_bufts=False) as model,
@@ -57,7 +57,7 @@ def reported(path: Path, settings: dict[str, Any]) -> Sizes:
 
 
 def reported_of_head(plan: MemoryPlan) -> Sizes:
-    """What llama.cpp reports of the context of the draft head of a plan, or else of its target's MTP block."""
+    """The sizes that llama.cpp reports of the context of a plan's draft head, or else of its target's MTP block."""
     opened = plan.draft or plan.of_block
     of_blocks: dict[str, Any] = {} if plan.draft else {"blocks": opened.blocks}
     with (
@@ -73,7 +73,7 @@ def reported_of_head(plan: MemoryPlan) -> Sizes:
 
 
 def reported_of_texts(plan: MemoryPlan) -> Sizes:
-    """What llama.cpp reports of a model and a context for texts."""
+    """The sizes that llama.cpp reports of a model and a context for texts."""
     with (
         log_lines() as lines,
         LlamaModel(plan.header, gpu_layers=0, use_extra_bufts=False) as model,
@@ -94,7 +94,7 @@ def _buffers(lines: list[str], context: Context) -> Sizes:
 
 
 def misses(expected: Sizes, found: Sizes) -> list[str]:
-    """The parts that are large and off, and "sum" if that is."""
+    """The large parts whose estimates are wrong, and "sum" if their total is."""
     large = [part for part in PARTS if found[part] >= LARGE * total(found)]
     wrong = [part for part in large if abs(expected[part] / found[part] - 1) > TOLERANCE]
     return wrong + ["sum"] * (abs(total(expected) / total(found) - 1) > TOLERANCE)

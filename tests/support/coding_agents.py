@@ -37,7 +37,7 @@ class Agent(ABC):
     Attributes:
         path: The path of requests.
         shows_reasoning: False if the user does not see it.
-        ends: How answers with calls, and others, end.
+        ends: The reasons for which answers with calls, and others, end.
     """
 
     path: ClassVar[str]

@@ -62,7 +62,7 @@ class Chance:
 
 
 def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[T, float]]:
-    """What comes of every way `play` can go, and how likely that way is."""
+    """Yield each possible result of `play` with its probability."""
     pending: list[list[int]] = [[]]
     while pending:
         chance = Chance(pending.pop())
@@ -73,7 +73,7 @@ def outcomes(play: Callable[[Chance], T]) -> Iterator[tuple[T, float]]:
 
 @dataclass(frozen=True)
 class EnumeratedTest:
-    """A target that verifies a draft, whatever the coins say. Nothing may follow the token `end`."""
+    """A target that verifies a draft and accepts as the coins say. Nothing may follow the token `end`."""
 
     target: Model
     draft: Draft
@@ -103,8 +103,8 @@ TestOf = Callable[[Model, Draft, Chance, int | None], AcceptanceTest]
 
 @dataclass(frozen=True)
 class Emitted:
-    """The distribution of the first n tokens when a step is followed by plain decoding, and the mean of accepted
-    guesses."""
+    """The distribution of the first n tokens when a step is followed by plain decoding, and the mean number of
+    accepted draft tokens."""
 
     joint: Joint
     accepted: float
@@ -140,7 +140,7 @@ def plain(target: Model, n: int, end: int | None = None) -> Joint:
 
 
 def continued(joint: Joint, target: Model, n: int, end: int | None = None) -> Joint:
-    """Go on with plain decoding up to n tokens or the end."""
+    """Continue with plain decoding up to n tokens or the end."""
     result: Joint = {}
     pending = list(joint.items())
     while pending:

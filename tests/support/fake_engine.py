@@ -1,4 +1,4 @@
-"""An engine without a model, for tests of screens: it says what it was told to, token by token."""
+"""An engine without a model, for tests of screens: its answers are given, token by token."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ANSWER = "The quick brown fox jumps over the lazy dog."
 
 
 def drafted_events(text: str, accepted: int = 2, source: str = "draft") -> list[TokenEvent]:
-    """The words of `text` as tokens: the first from the prompt's pass, then steps of so many accepted
-    draft tokens, one rejected draft token and a token of the target's own."""
+    """The words of `text` as tokens: the first from the prompt's pass, then steps of `accepted` accepted
+    draft tokens, one rejected draft token and a token of the target."""
     first, *words = re.findall(r"\s*\S+|\s+", text)
     events = [TokenEvent(0, first)]
     for index, word in enumerate(words):
@@ -38,7 +38,7 @@ def drafted_events(text: str, accepted: int = 2, source: str = "draft") -> list[
 
 
 def plain(events: Sequence[TokenEvent]) -> list[TokenEvent]:
-    """The same tokens, each from a pass of the target of its own."""
+    """The same tokens, each from a separate pass of the target."""
     return [replace(event, from_draft=False, source="", round=index, proposed=0) for index, event in enumerate(events)]
 
 
@@ -72,7 +72,7 @@ class _Script(Loop):
 class FakeEngine(Model):
     """A model whose answers come in turn, and the last one again and again; a text is `drafted_events`.
 
-    Where drafting is off (pace "off", spec_type "none") every token is the target's own. Each step takes `round_s`.
+    If drafting is off (pace "off", spec_type "none"), every token is the target's. Each step takes `round_s`.
     `error` is raised after `error_after` tokens of every answer. `requests` keeps what was asked, `calls` the names of
     everything called in between.
     """

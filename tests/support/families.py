@@ -19,7 +19,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Family:
-    """How the models of a family write.
+    """The way in which the models of a family write.
 
     Attributes:
         template: The chat template. It shows the reasoning of answers since the last message of the user.

@@ -1,4 +1,4 @@
-"""What an interpreter has loaded after some code."""
+"""The modules that an interpreter has loaded after some code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which tests load a model and which start a program: found in what they call, so that nobody has to mark them."""
+"""The tests that load a model, and those that start a program: found in what they call, so that they need no marks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def markers(test: Callable[..., Any]) -> frozenset[str]:
 
 
 def mentioned(function: FunctionType) -> Iterator[Any]:
-    """What a function knows by the names in it, and what modules have by these names; fixtures are its parameters."""
+    """The things that the names in a function mean, also in modules that it names; fixtures are its parameters."""
     names = set(names_in(function.__code__))
     for name in names:
         thing = function.__globals__.get(name)

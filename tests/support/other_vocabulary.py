@@ -12,7 +12,7 @@ _PER_TOKEN = ("tokens", "scores", "token_type")
 
 
 def permute_vocabulary(source: Path, destination: Path, renamed: float = 0.0, seed: int = 0) -> None:
-    """Write a model with its normal tokens in another order; a share of them gets texts that nobody uses."""
+    """Write a model with its normal tokens in another order; a share of them gets texts that no one uses."""
     reader = gguf.GGUFReader(source)
     fields = {name.removeprefix("tokenizer.ggml."): field for name, field in reader.fields.items()}
     types = np.array(fields["token_type"].contents())

@@ -105,7 +105,7 @@ class World:
         self._chances = random.Random(seed + 1)
 
     def took(self, cost: float) -> float:
-        """Let work of so many plain passes happen; return its seconds."""
+        """Do the work of `cost` plain passes, and return its seconds."""
         seconds = PLAIN_S * cost * self.disturbance(self.now_s, self.random) * self.random.lognormvariate(0, NOISE)
         self.now_s += seconds
         return seconds

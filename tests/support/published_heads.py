@@ -40,7 +40,7 @@ def config(**changes: Any) -> dict[str, Any]:
 
 
 def layer(prefix: str, n_inputs: int, seed: int = 0, *, qk_norm: bool = False) -> Tensors:
-    """The tensors of one layer whose attention reads so many numbers."""
+    """The tensors of one layer whose attention reads `n_inputs` numbers."""
     random = np.random.default_rng(seed)
     size = WIDTH // HEADS
     shapes = {
@@ -77,7 +77,7 @@ def eagle31(ids: list[int], seed: int = 0) -> Tensors:
 
 
 def peagle(ids: list[int], n_vocab: int, *, n_layers: int = 3, seed: int = 0, has_more: bool = False) -> Tensors:
-    """A P-EAGLE head of several layers with embeddings of its own; `has_more` adds the norms and biases that attention
+    """A P-EAGLE head of several layers with its own embeddings; `has_more` adds the norms and biases that attention
     may have, and the unused norms of vLLM."""
     random = np.random.default_rng([seed, 3])
     tensors = eagle3(ids, seed, prefix="layers.0.")

@@ -1,4 +1,4 @@
-"""Rows of logits that nobody may change, and chains that take them as they are."""
+"""Rows of logits that must not be changed, and chains that take them as they are."""
 
 from __future__ import annotations
 

@@ -25,9 +25,12 @@ ENGINE_ERROR = {"error": {"message": "the model process was killed", "type": "se
 
 @dataclass(slots=True)
 class StandIn:
-    """`fails` are what happens to the next requests for answers: "busy", "lost" (in the middle), "engine", "late" (an
-    error in the middle), "odd" (no chunks). The engine fails at prompts with `poison`, connections end at those
-    with what is `deadly`. `is_gone`: it tells nothing of itself any more. `text` is what it says behind the prompt."""
+    """A server without a model, whose answers are the prompt and `text`.
+
+    `fails` says how the next requests for answers fail: "busy", "lost" (in the middle), "engine", "late" (an error in
+    the middle), "odd" (no chunks). The engine fails at prompts with the text `poison`, and connections end at prompts
+    with the text `deadly`. If `is_gone`, the server no longer describes itself.
+    """
 
     url: str = ""
     text: str = " and so on"

@@ -12,7 +12,7 @@ STEPS = 4  # in which an answer grows
 
 
 def answer_to(number: int) -> str:
-    """What is answered to message `number`."""
+    """Return the answer to message `number`."""
     return f"answer {number} " * 50
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 
-# What finds programs, folders, packages and certificates, and what the tests' own tools set. Everything else would let
+# Variables that find programs, folders, packages and certificates, and those of the tests' tools. All others would let
 # the width of a terminal, its colours, a language, an editor or a token for a hub decide whether tests pass.
 KEPT = re.compile(
     r"((DY)?LD_LIBRARY_)?PATH|HOME|USER|LOGNAME|TMPDIR|TEMP|TMP|XDG_\w+|EDGESPEC_\w+"

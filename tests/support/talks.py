@@ -1,4 +1,4 @@
-"""What the tests of chats on disk put into them."""
+"""Messages and answers for the tests of chats on disk."""
 
 from __future__ import annotations
 

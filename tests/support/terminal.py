@@ -29,7 +29,7 @@ def at_terminal(
     streams: Collection[str] = STREAMS,
     **variables: str,
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """Run the program with these streams on a terminal of its own, whose other end is yielded; kill it after the block.
+    """Run the program with these streams on a new terminal, whose other end is yielded; kill it after the block.
 
     Of the other streams stdin is empty, and the rest are pipes.
     """
@@ -56,7 +56,7 @@ def at_terminal(
 
 
 def read_until(master: int, text: str) -> str:
-    """What the terminal shows, up to `text` at least."""
+    """Return the text on the terminal, up to `text` at least."""
     seen = b""
     while text.encode() not in seen:
         try:
@@ -70,7 +70,7 @@ def read_until(master: int, text: str) -> str:
 
 
 def read_rest(master: int) -> str:
-    """What the terminal shows until the program ends."""
+    """Return the text on the terminal until the program ends."""
     seen = b""
     try:
         while data := os.read(master, 4096):

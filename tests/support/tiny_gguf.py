@@ -201,7 +201,7 @@ def model_tensors(
             _add_attention(
                 weights, block, architecture, width, size("attention.head_count"), size("attention.head_count_kv")
             )
-        if architecture == "nemotron_h":  # whose feed-forward layers stand by themselves
+        if architecture == "nemotron_h":  # whose feed-forward layers are separate
             continue
         weights.norm(f"{block}.{'post_attention' if architecture == 'qwen35' else 'ffn'}_norm.weight", width)
         if architecture == "qwen2moe":
@@ -339,7 +339,7 @@ def _spm_vocabulary() -> dict[str, Value]:
 
 
 def byte_characters() -> dict[int, str]:
-    """The character that stands for each byte in a byte-level vocabulary (GPT-2's `bytes_to_unicode`)."""
+    """The character for each byte in a byte-level vocabulary (GPT-2's `bytes_to_unicode`)."""
     visible = [*range(33, 127), *range(161, 173), *range(174, 256)]
     hidden = [byte for byte in range(256) if byte not in visible]
     return {byte: chr(byte) for byte in visible} | {byte: chr(256 + rank) for rank, byte in enumerate(hidden)}
@@ -423,7 +423,7 @@ def raw_file(
     version: bytes = struct.pack("<I", 3),
     data: bytes = b"",
 ) -> Path:
-    """A file as told, the counts right unless given; data begin at the next multiple of 32."""
+    """Write a file of these parts, with right counts unless they are given; data begin at the next multiple of 32."""
     counts = struct.pack(
         "<QQ", len(tensors) if n_tensors is None else n_tensors, len(entries) if n_entries is None else n_entries
     )

@@ -1,4 +1,4 @@
-"""Tiny models with blocks for multi-token prediction behind their layers, in all architectures that draft with them."""
+"""Tiny models with blocks for multi-token prediction after their layers, in all architectures that draft with them."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ class _Tensors:
 
 
 def _metadata(architecture: str, n_layers: int, n_blocks: int) -> dict[str, Value]:
-    """What such a model has beside a Llama or a Qwen 3.5."""
+    """The metadata that such a model has in addition to those of a Llama or a Qwen 3.5."""
     entries: dict[str, Value] = {"nextn_predict_layers": n_blocks}
     if architecture != "qwen35":
         entries |= {"expert_feed_forward_length": N_FF}

@@ -10,7 +10,7 @@ import numpy as np
 from PIL import Image
 from tiny_gguf import CHATML, Value, _Weights, write_file, write_model
 
-# What a projector is for: a usual one, one with M-RoPE, and one whose images are read in one pass.
+# The models with a projector: a usual one, one with M-RoPE, and one whose images are read in one pass.
 SEEING = {"llama": "mlp", "qwen2vl": "qwen2vl_merger", "gemma3": "gemma3"}
 SIDE, PATCH, WIDTH, TEXT_WIDTH = 64, 8, 32, 64
 

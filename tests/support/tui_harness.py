@@ -1,4 +1,4 @@
-"""What tests of the screen share: an app that holds widgets, waiting for a state, made-up chats and answers."""
+"""Shared by tests of the screen: an app that holds widgets, waiting for a state, made-up chats and answers."""
 
 from __future__ import annotations
 

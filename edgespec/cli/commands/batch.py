@@ -34,8 +34,8 @@ from edgespec.cli.setup.batch_files import (
     open_input,
     remaining,
 )
-from edgespec.cli.setup.job_models import fleet_of, open_model, show_notes
-from edgespec.cli.setup.models import default_model, fetch_models, settings_of_model
+from edgespec.cli.setup.job_models import fleet_of, open_model
+from edgespec.cli.setup.models import default_model, fetch_models, settings_of_model, show_notes
 from edgespec.cli.setup.servers import OVER, check_options, check_over, open_nodes, open_servers, server_option
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import EdgespecError, FailedRowsError, UsageError

@@ -44,7 +44,7 @@ class CompareOptions(Options):
     ))
     reference: str | None = value_of(option(
         "Model", "--reference", type=ModelSpec(), metavar="MODEL", show_default="the largest file",
-        help="What the others are compared with.",
+        help="Model that the others are compared with.",
     ))
     load: LoadSettings = settings_of(LoadSettings, [*LOADED, *HELD, LOADING["corpus"]])
     yes: bool = value_of(YES)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LIBRARIES = ("huggingface_hub", "llguidance", "numpy", "textual")
 MEASURED_WIDTH = 64  # tokens of the widest pass whose rounding is measured
-MEASURED_CONTEXT = 512  # tokens; enough to measure rounding, and small enough to fit beside other programs
+MEASURED_CONTEXT = 512  # tokens; enough to measure rounding, and small enough to fit next to other programs
 SELF_CHECK = {
     "works": "quantised models work",
     "works without extra buffers": "quantised models work, without repacked weights",
@@ -285,7 +285,7 @@ def _model_rows(path: Path, progress: Callable[[str, float], None]) -> Rows:
 
 
 def _of_widths(context: Context, progress: Callable[[float], None]) -> str:
-    """Measure which passes give the logits of single tokens, and describe the result; empty if that is impossible."""
+    """Measure which passes give the logits of single tokens. Return the result in words, "" if that is impossible."""
     from edgespec.llama.rounding import measured_widths
 
     widths = measured_widths(context, MEASURED_WIDTH, progress)
@@ -301,7 +301,7 @@ def _of_widths(context: Context, progress: Callable[[float], None]) -> str:
 
 
 def _of_classes(context: Context, progress: Callable[[float], None]) -> str:
-    """Measure which passes give the same logits, and describe the result; empty if that is impossible."""
+    """Measure which passes give the same logits. Return the result in words, "" if that is impossible."""
     from edgespec.engine.width_classes import measured_classes
     from edgespec.runtime.guarantee import MOST_COST
 

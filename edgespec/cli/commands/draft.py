@@ -49,7 +49,7 @@ TARGET = option("Model", "--target", type=ModelSpec(), metavar="MODEL", help="Th
 
 
 def _tokens(text: str) -> int:
-    """Read a number of tokens, where k stands for 1024."""
+    """Return the number of tokens in a text: 16k is 16 * 1024. Raises ValueError."""
     number = text.lower().removesuffix("k")
     if not (number.isascii() and number.isdecimal()):
         raise ValueError("use a number of tokens, such as 16000 or 16k")

@@ -25,8 +25,10 @@ from edgespec.cli.setup.models import (
     named_persona,
     note_model_as_prompt,
     settings_of_model,
+    show_notes,
 )
-from edgespec.cli.setup.servers import check_options, open_servers
+from edgespec.cli.setup.running_servers import servers
+from edgespec.cli.setup.servers import check_options, model_of_server, open_servers
 from edgespec.cli.setup.tools import ALLOW_TOOL, MCP_CONFIG, ToolRun, open_toolbox
 from edgespec.cli.terminal.output import Output
 from edgespec.cli.terminal.prompt import read_images, read_prompt
@@ -113,7 +115,7 @@ def run(call: Call[RunOptions]) -> None:
 
 
 class Prompt(NamedTuple):
-    """What the user asks: a text, which has the contents of the files, and images."""
+    """The user's prompt: a text, which includes the contents of `files`, and images."""
 
     text: str
     images: Sequence[Image]
@@ -155,7 +157,6 @@ def _refuse_contradictions(call: Call[RunOptions], prompt: Prompt) -> None:
 def _answer_of_server(settings: LoadSettings, prompt: Prompt, call: Call[RunOptions]) -> bool:
     """Show the answer of a model that a server of this user keeps loaded; False if there is none, or it fails before
     the first token."""
-    from edgespec.cli.setup.servers import model_of_server
     from edgespec.remote.loaded_model import UnansweredError
 
     options = call.options
@@ -188,19 +189,19 @@ def _answer(llm: Model, prompt: Prompt, call: Call[RunOptions], toolbox: Toolbox
     samples = _Samples(options.samples, output, as_json=options.as_json)
     failure: GenerationError | None = None
     with call.cancelling(), closing(stream):
-        _show_notes(llm, output)
+        show_notes(llm, output)
         try:
             for index, event in stream:
                 if isinstance(event, EdgespecError):
                     raise event
                 samples.add(index, event)
                 if event.id < 0 and not event.is_last:  # it says that there is a note, such as that the server is busy
-                    _show_notes(llm, output)
+                    show_notes(llm, output)
         except GenerationError as error:
             failure = error
         finally:
             samples.end()
-        _show_notes(llm, output)
+        show_notes(llm, output)
     if options.as_json:
         called = {"tool_calls": tools.as_json()} if tools else {}
         output.json(_as_json(llm, asked, samples, is_cancelled=call.cancel.is_set()) | called)
@@ -249,8 +250,6 @@ def _load(settings: LoadSettings, call: Call[RunOptions]) -> Runtime:
 
 def _kept_models() -> str:
     """Return a hint about models that take memory because they are kept loaded, empty if there are none."""
-    from edgespec.cli.setup.running_servers import servers
-
     names = [model.name for server in servers() if server.kept_s is not None for model in server.models]
     return f"'edgespec ps --stop' unloads {', '.join(names)}" if names else ""
 
@@ -351,11 +350,6 @@ def _account(llm: Model, asked: Request, samples: _Samples, call: Call[RunOption
         for line in footer(samples.stats, llm.info, details=options.stats, verify=asked.verify, pace=verdicts):
             output.aside(line)
     call.interrupts.raise_if_received()
-
-
-def _show_notes(llm: Model, output: Output) -> None:
-    for note in llm.notes.take():
-        output.note(note)
 
 
 def _as_json(llm: Model, asked: Request, samples: _Samples, *, is_cancelled: bool) -> dict[str, object]:

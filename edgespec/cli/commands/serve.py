@@ -17,8 +17,8 @@ from edgespec.cli.options import shared
 from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
 from edgespec.cli.options.common import Option, advanced, advanced_except, flag, option
 from edgespec.cli.options.types import DURATION, ORIGIN, PARALLEL, Integer, ModelSpec, Number, Text
-from edgespec.cli.setup.job_models import open_worker, show_notes
-from edgespec.cli.setup.models import default_model, fetch_models, settings_of_model
+from edgespec.cli.setup.job_models import open_worker
+from edgespec.cli.setup.models import default_model, fetch_models, settings_of_model, show_notes
 from edgespec.cli.setup.running_servers import Presence
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as

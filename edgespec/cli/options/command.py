@@ -62,7 +62,9 @@ def value_of(param: click.Parameter) -> Any:
 
 
 def settings_of(settings: type[Settings], options: Sequence[Option]) -> Settings:
-    """Declare a field of a command's options: settings, whose declared fields these options set."""
+    """Declare a field of a command's options: settings, made of the values of all options that have the names of their
+    declared fields. `options` become options of the command; `--verify`, for example, is listed with those of loading,
+    and sets a field of answers."""
     declared: Settings = field(metadata={"params": options, "settings": settings})
     return declared
 

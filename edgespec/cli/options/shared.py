@@ -185,7 +185,7 @@ HELD = [
         "cache_type_v",
     )
 ]
-"""Where and how a model is held, for commands that measure it."""
+"""The options for the place and the form of a model in memory, for commands that measure it."""
 
 SPECULATION = [each for each in LOADING.values() if each.section == "Speculation"]
 SPECULATION.insert(SPECULATION.index(LOADING["exact"]), _ANSWERS["verify"])
@@ -222,10 +222,10 @@ RUN = [
 
 
 def settings_from(kind: type[Settings], values: Mapping[str, Any], ctx: click.Context) -> Settings:
-    """Return settings from the values of options by name: of each declared field with an option, unless its value is
-    None. Raises UsageError.
+    """Return settings made of the values of options, which have the names of the fields. A field whose option has no
+    value, or None, keeps its default. Raises UsageError.
 
-    The model is "" if none is named, and the seed is negative if it is to be random.
+    The model is "" if none is named. The seed is negative if it should be random.
     """
     made: dict[str, Any] = {
         name: value for name, facts in facts_of(kind).items() if facts.help and (value := values.get(name)) is not None

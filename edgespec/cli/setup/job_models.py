@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from edgespec.cancel import CancelFlag
+from edgespec.cli.setup.models import show_notes
 from edgespec.cli.terminal.output import Output
 from edgespec.events import PROGRESS
 from edgespec.llm.fleet import Fleet, Member, Recruits
-from edgespec.llm.model import Model
 from edgespec.llm.notes import Notes
 from edgespec.runtime.worker import Worker
 from edgespec.runtime.worker.restarted import RestartedWorker
@@ -55,9 +55,3 @@ def fleet_of(
         fleet.close()
         raise
     return fleet
-
-
-def show_notes(model: Model, output: Output) -> None:
-    """Show new notes."""
-    for note in model.notes.take():
-        output.note(note)

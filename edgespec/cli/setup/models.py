@@ -1,5 +1,5 @@
-"""The models that a command needs: the default model, missing models, and the settings of personas and of the
-catalogue."""
+"""The models that a command needs: the default model, missing models, the settings of personas and of the catalogue,
+and the notes of a model."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
     from edgespec.chat.personas import Persona
+    from edgespec.llm.model import Model
     from edgespec.models.hub.pulling import PendingDownload
 
 DEFAULT_MODEL = "smollm2"
@@ -129,6 +130,12 @@ def settings_of_model(call: Call[Options], spec: str) -> dict[str, object]:
         for name, value in own_settings(spec).items()
         if call.is_unset(name) and not (name == "system" and is_verbatim)
     }
+
+
+def show_notes(model: Model, output: Output) -> None:
+    """Show the new notes of a model."""
+    for note in model.notes.take():
+        output.note(note)
 
 
 def _have_default_model(call: Call[Options]) -> None:

@@ -21,8 +21,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from filelock import FileLock, Timeout
-
 from edgespec import __version__
 from edgespec.closable import Closable
 from edgespec.core.setting import facts_of
@@ -37,6 +35,8 @@ from edgespec.models.names.spec import resolve
 from edgespec.settings import AUTO_DRAFT, LoadSettings
 
 if TYPE_CHECKING:
+    from filelock import FileLock
+
     from edgespec.serve.pool import Place, Pool
 
 log = logging.getLogger(__name__)
@@ -181,6 +181,8 @@ def _is_private(path: Path) -> bool:
 
 def _is_held(file: Path) -> bool:
     """Return whether the server of a file runs; else remove the file."""
+    from filelock import FileLock, Timeout  # not at the start of every command
+
     lock = FileLock(file.with_suffix(".lock"), mode=0o600)
     try:
         lock.acquire(timeout=0)
@@ -231,6 +233,8 @@ class Presence(Closable):
     """
 
     def __init__(self, url: str, key: str, keep_s: float | None, end: Callable[[], None]) -> None:
+        from filelock import FileLock
+
         self._ends, self._end = bool(keep_s), end
         self._lock: FileLock | None = None
         try:

@@ -1,7 +1,7 @@
 """Models of servers and cluster nodes in place of a model of this process: `--server`, `--keep-alive` and `--over`.
 
-`--keep-alive` starts a server that ends when it was not used for a time. It is a process of its own, so that it
-outlives the command and its terminal, and later commands find it as any other server.
+`--keep-alive` starts a server that ends when it was not used for a time. It is a separate process, so that it outlives
+the command and its terminal, and later commands find it as any other server.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from dataclasses import asdict, replace
 from tempfile import TemporaryFile
 from time import sleep
 from typing import TYPE_CHECKING, Any
-
-from filelock import FileLock, Timeout
 
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.command import Call, Options
@@ -47,8 +45,8 @@ if TYPE_CHECKING:
     from edgespec.remote.model import RemoteModel
 
 VARIABLE = "EDGESPEC_API_KEY"
-DRAFTING = ("spec_type", "pace", "spec_draft_n_max")
 LOOK_S = 0.02  # between two looks for a server that starts
+DRAFTING = ("spec_type", "pace", "spec_draft_n_max")
 SENT = ("model", "verify", *DRAFTING)
 """The options of loading and drafting that are sent with each request."""
 
@@ -89,12 +87,8 @@ def open_servers(
     from edgespec.remote.connection import base_url
     from edgespec.remote.model import RemoteModel
 
-    settings = LoadSettings(
-        load.model if call.is_typed("model") else "",
-        spec_type=load.spec_type,
-        pace=load.pace,
-        spec_draft_n_max=load.spec_draft_n_max,
-    )
+    drafting: dict[str, Any] = {name: getattr(load, name) for name in DRAFTING}
+    settings = LoadSettings(load.model if call.is_typed("model") else "", **drafting)
     key, found, lost = _key(), list[RemoteModel](), list[LostError]()
     with ExitStack() as opened:
         for url in dict.fromkeys(map(base_url, urls)):
@@ -188,6 +182,8 @@ def _started(call: Call[Options], settings: LoadSettings, keep_s: float) -> tupl
 @contextmanager
 def _alone(cancel: CancelFlag) -> Iterator[None]:
     """Wait until no other command of this user starts a server, or until `cancel` is set. Raises OSError."""
+    from filelock import FileLock, Timeout
+
     lock = FileLock(private_folder() / "start.lock", mode=0o600)
     while not (lock.is_locked or cancel.is_set()):
         try:

@@ -1,4 +1,4 @@
-"""Output that holds up nobody: a thread writes it."""
+"""Output that no part of the program waits for: a thread writes it."""
 
 from __future__ import annotations
 
