@@ -298,7 +298,7 @@ def machine() -> dict[str, Any]:
 
 @dataclass(slots=True, kw_only=True)
 class Conditions:
-    """The conditions in which a result was measured, to compare it with another one. `started` is a time in ISO 8601."""
+    """The conditions of a measurement, to compare it with another one. `started` is a time in ISO 8601."""
 
     command: str
     started: str

@@ -41,7 +41,7 @@ class Head:
     def shapes(
         self, n_layers: int, sizes: Callable[[int], Sizes], has: Callable[[str], bool]
     ) -> dict[str, tuple[int, ...]]:
-        """Return the shapes of the tensors of a head with `n_layers` layers or networks, as in a GGUF file: inputs first.
+        """Return the shapes of the tensors of a head with `n_layers` layers or networks, inputs first, as GGUF does.
 
         Args:
             sizes: Returns the numbers for the words in `tensors`, which may differ between layers.

@@ -9,7 +9,7 @@ from edgespec.settings import Switch
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ContextParams:
-    """The size and the computation of a context. `models.memory.estimate.MemoryPlan` extends them by where a model is."""
+    """The size and the computation of a context. `models.memory.estimate.MemoryPlan` adds the place of the model."""
 
     #: The tokens of each sequence.
     n_ctx: int

@@ -59,9 +59,9 @@ _CRASHES = {
 def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, **placement: Any) -> bool:
     """Return whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
 
-    A new file is tried first; `placement` are the arguments of `LlamaModel` for layers on GPUs. `warn` gets a line if this
-    build has to run without repacking. Raises ModelFileError if the file crashes llama.cpp, GenerationError if a good
-    file crashes it too or the file crashes it on a GPU only, or the error that rejects the file.
+    A new file is tried first; `placement` are the arguments of `LlamaModel` for layers on GPUs. `warn` gets a line if
+    this build has to run without repacking. Raises ModelFileError if the file crashes llama.cpp, GenerationError if a
+    good file crashes it too or the file crashes it on a GPU only, or the error that rejects the file.
     """
     check = self_check(child)
     if check == "crashes":

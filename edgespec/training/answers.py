@@ -46,7 +46,7 @@ class _Asked:
 
 
 def load_settings(settings: Settings, sequences: int = SEQUENCES) -> LoadSettings:
-    """Return the settings that load the target to answer: fast, since the exact bits of an answer do not matter here."""
+    """Return the settings that load the target to answer: fast, as the exact bits of an answer do not matter here."""
     return LoadSettings(
         str(settings.target),
         spec_type="none",

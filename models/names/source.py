@@ -137,7 +137,7 @@ def cached(wanted: Source) -> Path | None:
 
 
 def whole_file(files: Mapping[str, Path], name: str) -> Path | None:
-    """Return the file with this name in a repository if all its parts are in `files`; of a split model the first one."""
+    """Return the file with this name if all its parts are in `files`; of a split model the first part."""
     parts = parts_of(name)
     return files[parts[0]] if all(part in files for part in parts) else None
 
