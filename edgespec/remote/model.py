@@ -10,9 +10,8 @@ from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
@@ -20,8 +19,8 @@ from edgespec.errors import EdgespecError, GenerationError, LostError, UsageErro
 from edgespec.events import Completion, FinishReason, TokenEvent
 from edgespec.llm.fleet import Arrived, Put
 from edgespec.llm.info import ModelInfo
-from edgespec.llm.model import DraftingOptions, Model, drafting_changes
 from edgespec.llm.notes import Notes
+from edgespec.llm.shared import SharedModel
 from edgespec.llm.stream import Loop, Stream
 from edgespec.remote.connection import POLL_S, Connection
 from edgespec.remote.wire import Partial, body_of, events, messages_of
@@ -35,7 +34,7 @@ PROBE_S = 1.0  # between questions to a lost server
 MOST_COUNTS = 64  # prompts whose length is remembered
 
 
-class RemoteModel(Model):
+class RemoteModel(SharedModel):
     """The model `settings.model` of a server. If it is "": the first model in `also` that the server has, or its first.
 
     Raises UsageError if the URL is not an inference server, or it has no such model; GenerationError if the server
@@ -49,6 +48,7 @@ class RemoteModel(Model):
     """
 
     restarts = False
+    usual = LoadSettings("")
     defaults: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
 
     def __init__(
@@ -127,28 +127,9 @@ class RemoteModel(Model):
     def call(self, name: str, *args: Any, **keywords: Any) -> Any:
         raise UsageError(f"{self.url} cannot be asked this", why=f"{name} is for models of this machine")
 
-    def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
-        """Ask the server to draft in another way from the next answer on. Raises UsageError."""
-        wanted = drafting_changes(changes)
-        if wanted.get("spec_tree", 1) != 1:
-            raise UsageError("spec-tree is up to the server")
-        self._settings = replace(self._settings, **wanted)
-
-    def keep_state(
-        self, messages: Sequence[Message], file: Path, most_bytes: int, within_s: float = 60.0, template: str = ""
-    ) -> int:
-        """Write nothing: the KV cache stays on the server."""
-        return 0
-
-    def recall_state(self, messages: Sequence[Message], file: Path, template: str = "") -> int:
-        return 0
-
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
         """Return nothing: a server does not report why drafters are active."""
         return []
-
-    def forget(self) -> None:
-        """Do nothing: the cache of a server is for all its clients."""
 
     def check_settings(self, request: Request) -> None:
         """Check the settings with a request for no tokens. Raises UsageError."""
@@ -219,13 +200,6 @@ class RemoteModel(Model):
                 raise UsageError("it has another model now", hint="run the same command again")
 
         return self.connection.submit(recovered())
-
-    @property
-    def drafting(self) -> dict[str, Any]:
-        """The drafting settings that differ from the defaults, as fields of a request."""
-        usual, wanted = LoadSettings(""), self.settings
-        drafting = {"spec_type": wanted.spec_type, "pace": wanted.pace, "draft_n_max": wanted.spec_draft_n_max}
-        return {name: value for name, value in drafting.items() if value not in (None, "auto", usual.draft_n_max)}
 
     # --- in the loop of the connection --------------------------------------------------------------------------------
 

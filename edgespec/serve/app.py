@@ -18,7 +18,7 @@ from starlette.applications import Starlette
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route as HttpRoute
 
 from edgespec import plugins
 from edgespec.core.stats import Stats
@@ -109,8 +109,15 @@ class Server:
 Handler = Callable[[Server, Request], Awaitable[Response]]
 
 
-def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None) -> Starlette:
-    """Return the ASGI application. It calls `open_pool` in its event loop, and closes the pool when it ends."""
+Route = tuple[str, tuple[str, ...], Handler]
+"""A method, the paths of an endpoint, and the endpoint."""
+
+
+def make_app(
+    open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda record: None, more: Sequence[Route] = ()
+) -> Starlette:
+    """Return the ASGI application, with `more` endpoints, of which those for the same path are used in place of its
+    own. It calls `open_pool` in its event loop, and closes the pool when it ends."""
     server = Server(Pool([], dict, print), Metrics(), log)
 
     @asynccontextmanager
@@ -121,13 +128,15 @@ def make_app(open_pool: Callable[[], Pool], rules: Rules, log: Log = lambda reco
             async with asyncio.timeout(CLOSE_S):
                 await server.pool.close()
 
-    served = [*ROUTES, *_added_formats()]
-    routes = [Route(path, _endpoint(server, handler), methods=[m]) for m, paths, handler in served for path in paths]
+    served = [*more, *ROUTES, *_added_formats()]
+    routes = [
+        HttpRoute(path, _endpoint(server, handler), methods=[m]) for m, paths, handler in served for path in paths
+    ]
     middleware = [Middleware(Recorder, server.metrics, log), *guards(rules, routes)]
     return Starlette(routes=routes, lifespan=lifespan, middleware=middleware)
 
 
-def _added_formats() -> Iterator[tuple[str, tuple[str, ...], Handler]]:
+def _added_formats() -> Iterator[Route]:
     """Yield the endpoints of other packages. One that cannot be used is left out, with a warning."""
     for name in plugins.added(plugins.FORMATS):
         try:
@@ -196,7 +205,7 @@ def _answering(read: Callable[[JsonObject, Served], Call], style: type[Writer]) 
 
         if fields.flag("stream", style.streams):
             return EventStream(chunks(), style)
-        return _json(await while_connected(request.receive, whole()))
+        return json_response(await while_connected(request.receive, whole()))
 
     return handler
 
@@ -254,20 +263,20 @@ def _asking(
                 async with server.pool.lend(Fields(body).text("model")) as model:
                     return await question(body, model)
 
-        return _json(await while_connected(request.receive, answered()))
+        return json_response(await while_connected(request.receive, answered()))
 
     return handler
 
 
 async def _models(server: Server, request: Request) -> Response:
     found = [one for place in await server.pool.places() for one in native.models(place)]
-    return _json({"object": "list", "data": found})
+    return json_response({"object": "list", "data": found})
 
 
 async def _a_model(server: Server, request: Request) -> Response:
     name = request.path_params["name"]
     found = native.models(await server.pool.place(name))
-    return _json(next((one for one in found if one["id"] == name), found[0]))
+    return json_response(next((one for one in found if one["id"] == name), found[0]))
 
 
 async def _control(server: Server, request: Request) -> Response:
@@ -277,37 +286,38 @@ async def _control(server: Server, request: Request) -> Response:
     if action != "reasoning_end":
         raise wrong("action", "be reasoning_end", action)
     if not id or (events := server.running.get(id)) is None:
-        return _json({"success": False, "message": f"no answer with the id {shown(id)} is being generated"})
+        return json_response({"success": False, "message": f"no answer with the id {shown(id)} is being generated"})
     events.end_reasoning()
-    return _json({"success": True})
+    return json_response({"success": True})
 
 
 def _always(value: object) -> Handler:
     async def handler(server: Server, request: Request) -> Response:
-        return _json(value)
+        return json_response(value)
 
     return handler
 
 
-async def _root(server: Server, request: Request) -> Response:
+async def root(server: Server, request: Request) -> Response:
+    """Say that the server runs."""
     return PlainTextResponse("edgespec is running\n")
 
 
 def _describing(describe: Callable[[Place], Any]) -> Handler:
     async def handler(server: Server, request: Request) -> Response:
-        return _json(await _from_files(partial(describe, await _place(server, request))))
+        return json_response(await _from_files(partial(describe, await _place(server, request))))
 
     return handler
 
 
 async def _slots(server: Server, request: Request) -> Response:
-    return _json(await native.slots(await _place(server, request)))
+    return json_response(await native.slots(await _place(server, request)))
 
 
 async def _tokenizer_info(server: Server, request: Request) -> Response:
     check_may_load(request.headers)
     async with server.pool.lend((await _place(server, request)).offer.name) as model:
-        return _json(native.tokenizer_info(model))
+        return json_response(native.tokenizer_info(model))
 
 
 def _place(server: Server, request: Request) -> Awaitable[Place]:
@@ -347,7 +357,7 @@ def _ollama(answering: Handler, style: type[OllamaChatObject | OllamaEmbedObject
             request.scope["record"]["model"] = model
             return style.loaded(name or model, is_unloaded=is_unloaded)
 
-        return _json(await while_connected(request.receive, loaded()))
+        return json_response(await while_connected(request.receive, loaded()))
 
     return handler
 
@@ -366,14 +376,14 @@ async def _show(server: Server, request: Request) -> Response:
     if not name:
         raise BadInputError("model is missing", "model")
     place = await server.pool.place(name)
-    return _json(await _from_files(partial(ollama_models.shown, place)))
+    return json_response(await _from_files(partial(ollama_models.shown, place)))
 
 
 async def _listed(
     server: Server, places: Sequence[Place], describe: Callable[[Place], dict[str, object] | None]
 ) -> Response:
     found = await _from_files(lambda: [*filter(None, map(describe, places))], server.listing)
-    return _json({"models": found})
+    return json_response({"models": found})
 
 
 # --- all endpoints ----------------------------------------------------------------------------------------------------
@@ -389,7 +399,8 @@ async def _from_files(work: Callable[[], Made], room: asyncio.Semaphore | None =
         raise unavailable("the files of the models cannot be read in time", code="no_reply") from error
 
 
-def _json(value: object) -> Response:
+def json_response(value: object) -> Response:
+    """Return a value as JSON."""
     return Response(line(value), media_type="application/json")
 
 
@@ -397,7 +408,7 @@ def _both(path: str) -> tuple[str, ...]:
     return f"/v1{path}", path
 
 
-ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
+ROUTES: list[Route] = [
     ("POST", _both("/chat/completions"), _answering(chat_call, ChatObject)),
     ("POST", ("/v1/completions",), _answering(text_call, TextObject)),
     ("POST", ("/completion", "/completions"), _answering(completion_call, CompletionObject)),
@@ -431,7 +442,7 @@ ROUTES: list[tuple[str, tuple[str, ...], Handler]] = [
     ("POST", ("/apply-template",), _asking(native.apply_template, known_fields.APPLY_TEMPLATE)),
     ("POST", ("/pace",), _asking(native.pace, {**known_fields.TEXT, **known_fields.CHAT})),
     ("GET", _both("/health"), _always({"status": "ok"})),
-    ("GET", ("/",), _root),
+    ("GET", ("/",), root),
     ("GET", ("/props",), _describing(native.props)),
     ("GET", ("/slots",), _slots),
     ("GET", ("/lora-adapters",), _describing(native.adapters)),

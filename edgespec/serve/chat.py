@@ -135,23 +135,41 @@ Event = dict[str, Any]
 Events = Iterator[Event]
 
 
-class Writer(ABC):
+class EventStyle:
+    """The form of a stream of events.
+
+    Attributes:
+        media_type: The Content-Type of a stream.
+        ping: Is sent while a client waits for the next chunk.
+        done: Ends a stream.
+    """
+
+    media_type: ClassVar[str] = "text/event-stream; charset=utf-8"
+    ping: ClassVar[bytes] = b": ping\n\n"
+    done: ClassVar[bytes] = b""
+
+    @staticmethod
+    def event(chunk: JsonObject) -> bytes:
+        """Return a chunk as an event of a stream."""
+        return f"data: {line(chunk)}\n\n".encode()
+
+    @staticmethod
+    def error(error: ApiError) -> dict[str, Any]:
+        """Return the chunk for an error in a stream."""
+        return error.body()
+
+
+class Writer(EventStyle, ABC):
     """Reads the events of the answers to a call, and writes them as objects of a format: with `chunks` of each piece
     and the `rest`, or with `take` for each piece and then `whole`. `body` is the request as it was sent.
 
     Attributes:
         names: The names of this format for the fields of a chat, for errors.
         streams: Answers are sent as a stream if a request does not say.
-        media_type: The Content-Type of a stream.
-        ping: Is sent while a client waits for the next chunk.
-        done: Ends a stream.
     """
 
     names: ClassVar[Names] = {}
     streams: ClassVar[bool] = False
-    media_type: ClassVar[str] = "text/event-stream; charset=utf-8"
-    ping: ClassVar[bytes] = b": ping\n\n"
-    done: ClassVar[bytes] = b""
 
     def __init__(self, call: Call, body: JsonObject) -> None:
         self.call = call
@@ -198,16 +216,6 @@ class Writer(ABC):
     def rest(self) -> Iterable[dict[str, Any]]:
         """Return the chunks after the last piece."""
         return ()
-
-    @staticmethod
-    def event(chunk: JsonObject) -> bytes:
-        """Return a chunk as an event of a stream."""
-        return f"data: {line(chunk)}\n\n".encode()
-
-    @staticmethod
-    def error(error: ApiError) -> dict[str, Any]:
-        """Return the chunk for an error in a stream."""
-        return error.body()
 
 
 class BlockObject(Writer):

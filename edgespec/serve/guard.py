@@ -32,7 +32,8 @@ from edgespec.settings import shown
 
 DRAIN_S = 5.0  # for a client to stop sending a body that is refused: many clients read the answer only after that
 MOST_SHOWN = 120  # characters of an origin
-OPEN_TO_ALL = ("/health", "/v1/health")  # without a key
+OPEN_TO_ALL = ("/", "/health", "/v1/health")  # without a key, as the files of the page are
+PAGE_FILES = "/page/static/"
 EXPOSED = ("allow", "retry-after", "www-authenticate", "x-should-retry")
 """Headers of answers that the official SDKs read, and that browsers would hide from pages."""
 
@@ -142,21 +143,15 @@ class Guard:
     def _check_origin(self, headers: Headers) -> None:
         """Accept pages of this server itself, pages of allowed origins, and programs, which send no origin."""
         origin = headers.get("origin")
-        if origin is None or self._allowed.fullmatch(origin):
+        if origin is None or self._allowed.fullmatch(origin) or is_own_page(headers):
             return
-        with suppress(ValueError):  # not a URL, such as http://[
-            if (
-                origin.startswith(("http://", "https://"))
-                and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
-            ):
-                return
         why = f"pages of the origin {origin[:MOST_SHOWN]!r} may not use this server"
         allowed = allowing(origin)
         raise _forbidden("origin", why, f"allow them with --cors '{allowed}' when starting it" * bool(allowed), headers)
 
     def _check_key(self, path: str, headers: Headers) -> None:
         key = self._rules.api_key
-        if not key or path in OPEN_TO_ALL:
+        if not key or path in OPEN_TO_ALL or path.startswith(PAGE_FILES):
             return
         kind, _, token = headers.get("authorization", "").partition(" ")
         given = token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")
@@ -199,6 +194,15 @@ def check_may_load(headers: Headers) -> None:
     if "origin" not in headers and headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         why = "a page of another origin may load a model only with a request that has an Origin"
         raise _forbidden("origin", why, "use fetch() in its usual mode (cors)", headers)
+
+
+def is_own_page(headers: Headers) -> bool:
+    """Return whether a request with an Origin is from a page of this server."""
+    origin = headers.get("origin", "")
+    with suppress(ValueError):  # not a URL, such as http://[
+        is_web = origin.startswith(("http://", "https://"))
+        return is_web and urlsplit(origin).netloc.lower() == headers.get("host", "").lower()
+    return False
 
 
 def _is_of_page(headers: Headers) -> bool:

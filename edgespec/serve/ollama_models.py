@@ -31,11 +31,7 @@ FOREVER_S = 10**9
 
 def listed(place: Place) -> dict[str, object] | None:
     """Return a model as /api/tags lists it, or None if its file cannot be read."""
-    try:
-        path = resolve(place.offer.settings.model).path
-        about = path.stat()
-        model = _described(path, about.st_size, about.st_mtime_ns)
-    except (EdgespecError, OSError):
+    if (model := described(place)) is None:
         return None
     name, modified = bare(place.offer.name), iso(model.modified_s or 0)
     content = f"{name} {model.size_bytes} {modified}"  # for Ollama it is the manifest, which other models lack
@@ -47,6 +43,16 @@ def listed(place: Place) -> dict[str, object] | None:
         "digest": hashlib.sha256(content.encode()).hexdigest(),
         "details": _details(model),
     }
+
+
+def described(place: Place) -> LocalModel | None:
+    """Return the description of a model's file, or None if it cannot be read."""
+    try:
+        path = resolve(place.offer.settings.model).path
+        about = path.stat()
+        return _described(path, about.st_size, about.st_mtime_ns)
+    except (EdgespecError, OSError):
+        return None
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +88,7 @@ def shown(place: Place) -> dict[str, object]:
         "system": system,
         "details": _details(model),
         "model_info": _metadata(header),
-        "capabilities": _capabilities(header, templates, sees=_sees(place, header)),
+        "capabilities": _capabilities(header, templates, sees=sees(place, header)),
         "modified_at": iso(model.modified_s or 0),
     }
 
@@ -127,7 +133,8 @@ def _as_json(value: object) -> object:
     return finite(value) if isinstance(value, float) else value
 
 
-def _sees(place: Place, header: Header) -> bool:
+def sees(place: Place, header: Header) -> bool:
+    """Return whether a model reads images."""
     named = place.offer.settings.mmproj
     return projector_of(header) is not None if named is None else named != "none"
 

@@ -213,15 +213,20 @@ class Pool:
 
         Raises ApiError, EdgespecError.
         """
-        waiting = max(0, model.n_open + len(requests) - model.n_slots)
+        with self.counted(model, len(requests)), model.worker.submit_all(requests) as events:
+            yield events
+
+    @contextmanager
+    def counted(self, model: Served, n_answers: int) -> Iterator[None]:
+        """Count answers that a model is asked for in this block. Raises ApiError if its queue has no room for them."""
+        waiting = max(0, model.n_open + n_answers - model.n_slots)
         if waiting > self._max_waiting and model.n_open:
             raise busy(self.load[1])
-        model.n_open += len(requests)
+        model.n_open += n_answers
         try:
-            with model.worker.submit_all(requests) as events:
-                yield events
+            yield
         finally:
-            model.n_open -= len(requests)
+            model.n_open -= n_answers
             model.show_notes()
 
     async def unload(self, name: str) -> str:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from edgespec.requests.bad_input import JsonObject
-from edgespec.serve.chat import Writer, line
+from edgespec.serve.chat import EventStyle, line
 from edgespec.serve.errors import ApiError, body_for, drop_frames, error_for
 
 FIRST_S = 5.0  # how long an error may still be an HTTP status
@@ -51,7 +51,7 @@ class EventStream(Response):
     """Sends chunks as they are generated, in the style of a format. An error before the first chunk is sent as an HTTP
     status, a later one as an event."""
 
-    def __init__(self, chunks: AsyncGenerator[JsonObject, None], style: type[Writer]) -> None:
+    def __init__(self, chunks: AsyncGenerator[JsonObject, None], style: type[EventStyle]) -> None:
         self._chunks, self._style = chunks, style
         self.status_code, self.background = 200, None
         self._sending = asyncio.Lock()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
+
+from edgespec.cancel import CancelFlag
 
 Made = TypeVar("Made")
 
@@ -29,6 +31,28 @@ async def in_thread(work: Callable[[], Made], name: str, room: asyncio.Semaphore
             room.release()
         raise
     return await done
+
+
+async def emitted(
+    work: Callable[[Callable[[Made], None]], object], name: str, cancel: CancelFlag
+) -> AsyncGenerator[Made, None]:
+    """Run `work` in a new thread of this name, and yield the values that it passes to its argument. At the end, and if
+    the reader leaves, set `cancel` and wait until the work has ended."""
+    values: asyncio.Queue[Made | None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+
+    def emit(value: Made) -> None:
+        loop.call_soon_threadsafe(values.put_nowait, value)
+
+    ended = asyncio.ensure_future(in_thread(partial(work, emit), name))
+    ended.add_done_callback(lambda _: values.put_nowait(None))
+    try:
+        while (value := await values.get()) is not None:
+            yield value
+        ended.result()
+    finally:
+        cancel.set()
+        await asyncio.wait({ended})
 
 
 def _run(work: Callable[[], Any], done: asyncio.Future[Any], room: asyncio.Semaphore | None) -> None:

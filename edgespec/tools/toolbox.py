@@ -6,6 +6,7 @@ import json
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -100,6 +101,12 @@ class Toolbox(Closable):
         self.is_on = bool(configs)
         self._for_chat: set[tuple[str, str]] = set()  # chats and the labels of tools that are allowed in them
         self._reported: set[ToolServer] = set()
+
+    def shared(self) -> Toolbox:
+        """Return the same tools for another conversation at the same time, which can be off or on there."""
+        other = copy(self)
+        other.tools, other.notes = {}, []
+        return other
 
     def start(self) -> None:
         """Start the servers that do not run, without waiting until they are ready."""

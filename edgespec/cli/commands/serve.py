@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import socket
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from edgespec import plugins
@@ -20,6 +22,7 @@ from edgespec.cli.options.types import DURATION, ORIGIN, PARALLEL, Integer, Mode
 from edgespec.cli.setup.job_models import open_worker
 from edgespec.cli.setup.models import default_model, fetch_models, settings_of_model, show_notes
 from edgespec.cli.setup.running_servers import Presence
+from edgespec.cli.setup.tools import MCP_CONFIG, open_toolbox
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError, told_as
 from edgespec.extras import check_extra
@@ -30,6 +33,7 @@ from edgespec.text.figures import counted
 from edgespec.validation import check_load_settings, check_rule, is_loopback
 
 if TYPE_CHECKING:
+    from edgespec.serve.app import Route
     from edgespec.serve.guard import Rules
     from edgespec.serve.pool import Offer, Offers, Pool
 
@@ -86,6 +90,12 @@ class ServeOptions(Options):
         "Server", "--queue", type=Integer(0), default=256,
         help="Requests that may wait for a model; more are refused with status 503.",
     ))
+    page: bool = value_of(option(
+        "Server", "--page/--no-page", default=True,
+        help="Serve a page for browsers, which shows your chats and can continue them.",
+    ))
+    opens: bool = value_of(option("Server", "--open", "opens", is_flag=True, help="Open the page in a browser."))
+    mcp_config: Path | None = value_of(MCP_CONFIG)
     system: str | None = value_of(advanced(shared.SYSTEM))
     model: tuple[str, ...] = value_of(Option(
         "-m", "--model", section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2", multiple=True,
@@ -130,7 +140,8 @@ def serve(call: Call[ServeOptions]) -> None:
             check_rule(each, options.answer.verify)
         models = Offered(call, settings)
         try:
-            _run(call, sock, models)
+            with _page(call) as routes:
+                _run(call, sock, models, routes)
         except LoadingStoppedError:
             call.interrupts.raise_if_received()
 
@@ -186,7 +197,25 @@ def _shared(first: LoadSettings) -> LoadSettings:
 # --- the server -----------------------------------------------------------------------------------------------------
 
 
-def _run(call: Call[ServeOptions], sock: socket.socket, models: Offered) -> None:
+@contextmanager
+def _page(call: Call[ServeOptions]) -> Iterator[Sequence[Route]]:
+    """Yield the endpoints of the page; none with --no-page. Its chats can call tools of --mcp-config, and on a server
+    for this machine only those of the user's file, too."""
+    options = call.options
+    if not options.page:
+        yield []
+        return
+    from edgespec.page.chats import Chats
+    from edgespec.page.routes import Page
+    from edgespec.tools.toolbox import Toolbox
+
+    has_tools = options.mcp_config is not None or is_loopback(options.host)
+    tools = open_toolbox(options.mcp_config, call.output.note) if has_tools else nullcontext(Toolbox([]))
+    with tools as toolbox, Chats(toolbox, call.output.note) as chats:
+        yield Page(chats, has_key=bool(options.api_key)).routes()
+
+
+def _run(call: Call[ServeOptions], sock: socket.socket, models: Offered, routes: Sequence[Route]) -> None:
     from edgespec.serve.app import make_app
     from edgespec.serve.guard import Rules
     from edgespec.serve.http import BACKLOG, uvicorn_server
@@ -211,14 +240,16 @@ def _run(call: Call[ServeOptions], sock: socket.socket, models: Offered) -> None
     ):
         worker.check_settings(named[0].defaults)
         open_pool = partial(_open_pool, call, models, worker, presence, show)
-        server = uvicorn_server(make_app(open_pool, rules, show), output.warn)
+        server = uvicorn_server(make_app(open_pool, rules, show, routes), output.warn)
         show_notes(worker, output)
         _allow_connections()
         with _told(options.host, options.port):  # another program may have taken the port meanwhile
             sock.listen(BACKLOG)  # before the line that says so: clients may connect as soon as they read it
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
         example = _example(named[0].name, worker.info)
-        _greet(output, url, [*names], len(named), rules, example, as_json=options.as_json)
+        _greet(output, url, [*names], len(named), rules, example, as_json=options.as_json, has_page=bool(routes))
+        if options.opens and routes:
+            webbrowser.open(url)
 
         def stop() -> None:
             if server.server_state.tasks:  # of requests without a whole response
@@ -273,6 +304,7 @@ def _greet(
     example: tuple[str, dict[str, object]],
     *,
     as_json: bool,
+    has_page: bool,
 ) -> None:
     """Print how to use the server, with an example. The first `n_named` models of `names` are those of -m."""
     if as_json:
@@ -280,6 +312,8 @@ def _greet(
         return
     key = " -H 'Authorization: Bearer KEY'" if rules.api_key else ""
     path, body = example
+    if has_page:
+        output.line(f"Chat in a browser: {url}")
     output.line(f"{url}/v1 serves {', '.join(names[:n_named])}; try:")
     output.line(f"  curl {url}/v1/{path}{key} -H 'Content-Type: application/json' -d '{json.dumps(body)}'")
     if others := names[n_named:]:

@@ -202,7 +202,16 @@ def _start(settings: LoadSettings, keep_s: float, cancel: CancelFlag, failed: st
     home = own_home()
     with TemporaryFile() as said:
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "edgespec", "serve", *_arguments(settings), f"--keep-alive={keep_s}s"],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "edgespec",
+                "serve",
+                *_arguments(settings),
+                f"--keep-alive={keep_s}s",
+                "--no-page",
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=said,

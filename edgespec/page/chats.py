@@ -1,0 +1,211 @@
+"""The chats of the user who started the server: opened for an answer or for a change, with a model of the server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+
+from edgespec.chat.attachments import Attachment, attachment, delete_chats, kept_file
+from edgespec.chat.session import Session
+from edgespec.chat.settings import ChatSettings
+from edgespec.chat.states import remove_states
+from edgespec.chat.transcript import messages_of, to_jsonl, to_markdown
+from edgespec.closable import Closable
+from edgespec.documents.reader import kind_of, read_data
+from edgespec.errors import UsageError
+from edgespec.files.images import has_image_name
+from edgespec.history import Store
+from edgespec.page import views
+from edgespec.page.lent import LentModel
+from edgespec.page.views import View
+from edgespec.requests.bad_input import BadInputError, JsonObject, wrong
+from edgespec.requests.fields import Fields
+from edgespec.serve.pool import Offer, Place
+from edgespec.serve.served import Served
+from edgespec.settings import AnswerSettings, LoadSettings
+from edgespec.tools.toolbox import Toolbox
+
+READ_S = 120.0  # for a document
+
+
+def usual_settings(offer: Offer) -> ChatSettings:
+    """Return the settings of new chats with a model."""
+    settings = {each.name: getattr(offer.defaults, each.name) for each in fields(AnswerSettings)}
+    return ChatSettings(**settings | {"seed": -1 if offer.seed is None else offer.seed})
+
+
+class Chats(Closable):
+    """The chats in the user's store, which is opened when the page is first used. `note` gets its messages.
+
+    Methods may be called from any thread, and raise EdgespecError and BadInputError.
+    """
+
+    def __init__(self, toolbox: Toolbox, note: Callable[[str], None]) -> None:
+        self._toolbox, self._note = toolbox, note
+        self._opening = threading.Lock()
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        with self._opening:
+            self._store = self._store or Store(note=self._note)
+            return self._store
+
+    def close(self) -> None:
+        """Close the store."""
+        if self._store is not None:
+            self._store.close()
+
+    def session(self, offer: Offer, chat: str | None, served: Served | None = None) -> Session:
+        """Return a chat, or a new one, that a loaded model answers; without one, answers are refused."""
+        stored = self.store.chat_settings(self.store.find(chat).id).get("model") if chat else None
+        begun = replace(offer.settings, model=str(stored)) if stored else offer.settings
+
+        def lend(settings: LoadSettings, *_: object) -> LentModel:
+            assert served is not None
+            return LentModel(served)
+
+        session = Session(self.store, lend, begun, usual_settings(offer), offer.system, toolbox=self._toolbox.shared())
+        if chat:
+            session.chat.open(chat)
+        if served is not None:
+            session.load(offer.settings)
+        return session
+
+    def view(self, offer: Offer, places: Sequence[Place], chat: str) -> View:
+        """Return a chat as the page shows it."""
+        return views.chat(self.store, self.session(offer, chat).chat, usual_settings(offer), places)
+
+    def found(self, query: str, limit: int) -> View:
+        """Return the newest chats, or those that have the words of `query`, with the messages that have them."""
+        found = self.store.search(query, limit) if query.strip() else []
+        chats = self.store.chats(limit, query, order="pinned")
+        return {"chats": [*map(views.info, chats)], "hits": [*map(views.hit, found)]}
+
+    def change(self, offer: Offer, places: Sequence[Place], body: JsonObject) -> View:
+        """Change a chat as `action` says, and return it as it is then."""
+        wanted = Fields(body)
+        id, action = wanted.text("id"), wanted.text("action")
+        if action == "delete":
+            self.store.find(id)
+            delete_chats(self.store, [id])
+            remove_states([id])
+            return {"deleted": id}
+        session = self.session(offer, id)
+        chat, more = session.chat, View()
+        if action == "rename":
+            chat.rename(wanted.text("title"))
+        elif action == "pin":
+            self.store.pin(id, wanted.flag("pinned", True))
+        elif action == "move":
+            self.store.move(id, wanted.text("folder"))
+        elif action == "switch":
+            chat.switch(wanted.text("key"))
+        elif action == "fork":
+            self._show_up_to(session, wanted.text("key"))
+            chat.fork()
+        elif action == "undo":
+            more = {"text": chat.undo()}
+        elif action == "set":
+            chat.change(texts_in(wanted))
+        elif action == "system":
+            chat.set_system(wanted.text("system"))
+        else:
+            raise wrong("action", "be rename, pin, move, switch, fork, undo, set, system or delete", action)
+        if chat.store_error is not None:
+            raise chat.store_error
+        return views.chat(self.store, chat, usual_settings(offer), places) | more
+
+    @staticmethod
+    def _show_up_to(session: Session, key: str) -> None:
+        """Make a message of the open branch the last one."""
+        turns = session.chat.turns
+        if key:
+            session.chat.show(turns[: index_of(session, key) + 1])
+
+    def branches(self, offer: Offer, chat: str) -> View:
+        """Return the branches of a chat."""
+        found = self.session(offer, chat).chat.branches()
+        return {
+            "branches": [
+                {
+                    "leaf": each.leaf,
+                    "turns": each.n_turns,
+                    "preview": each.preview,
+                    "updated": each.updated_s,
+                    "current": each.is_current,
+                }
+                for each in found
+            ]
+        }
+
+    def tokens(self, key: str) -> View:
+        """Return the tokens of an answer, with the drafters that proposed them and the numbers of their passes."""
+        return {"tokens": [[each.text, each.source, each.round] for each in self.store.pieces(key)]}
+
+    def export(self, chat: str, form: str) -> tuple[str, str]:
+        """Return a chat as a document, and the name for its file."""
+        found = self.store.find(chat)
+        writers = {"md": to_markdown, "jsonl": to_jsonl}
+        if form not in writers:
+            raise wrong("format", f"be one of {', '.join(writers)}", form)
+        return writers[form](found, messages_of(self.store, found)), f"{found.id}.{form}"
+
+    # --- files --------------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def read(name: str, data: bytes) -> View:
+        """Read a file that was added to a message."""
+        kind = kind_of(name, data[:8])
+        if kind and not has_image_name(name):
+            document = read_data(name, data, kind, READ_S)
+            read = Attachment(document.name, document.text, document.about)
+        else:
+            read = attachment(name, data)
+        return views.file(read) | {"text": read.text}
+
+    @staticmethod
+    def files(body: JsonObject) -> list[Attachment]:
+        """Return the files of a message, which `read` has read."""
+        listed = body.get("files") or []
+        if not isinstance(listed, list):
+            raise wrong("files", "be a list", listed)
+        return [_attached(Fields(each, where=f"files[{number}]")) for number, each in enumerate(listed)]
+
+
+def _attached(given: Fields) -> Attachment:
+    name, about, image = given.text("name"), given.text("about"), given.text("image")
+    if not image:
+        return Attachment(name, given.text("text"), about)
+    try:
+        data = image_file(image).read_bytes()
+    except OSError as error:
+        raise UsageError(f"the image {name} is not here any more", hint="attach it again") from error
+    return attachment(name, data)
+
+
+def image_file(digest: str) -> Path:
+    """Return the file of an image of a chat."""
+    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
+        raise BadInputError("there is no such image", "image")
+    return kept_file(digest)
+
+
+def texts_in(body: Fields) -> dict[str, str]:
+    """Return the settings of a body, which are texts by name."""
+    settings = body.mapping("settings")
+    if bad := [name for name, value in settings.items() if not isinstance(value, str)]:
+        raise BadInputError(f"settings.{bad[0]} must be a string", f"settings.{bad[0]}")
+    return settings
+
+
+def index_of(session: Session, key: str) -> int:
+    """Return the place of a message in the open branch. Raises UsageError."""
+    keys = [turn.key for turn in session.chat.turns]
+    if key not in keys:
+        raise UsageError(
+            "there is no such message in the open branch", hint="another program may have changed the chat"
+        )
+    return keys.index(key)
