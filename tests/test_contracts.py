@@ -50,7 +50,7 @@ ROOMS = {  # in the order of their floors, with their other imports; docs/design
     "cluster": "gguf_file llama llm models runtime",
     "serve": "core dialects edgespec files gguf_file llm models requests runtime text",
     "chat": "core dialects documents files gguf_file history llama llm models processes runtime text tools",
-    "page": "chat core documents files gguf_file history llm models requests serve text tools",
+    "page": "chat core documents edgespec files gguf_file history llm models requests serve text tools",
     "tui": "chat core documents drafters files gguf_file history models text tools",
     "cli": "batch bench chat cluster core datastore dialects documents drafters edgespec engine files gguf_file history"
     " llama llm models page remote requests runtime serve text tools training tui",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
 
 from edgespec.chat.attachments import Attachment, attachment, delete_chats, kept_file
 from edgespec.chat.session import Session
@@ -28,6 +29,8 @@ from edgespec.settings import AnswerSettings, LoadSettings
 from edgespec.tools.toolbox import Toolbox
 
 READ_S = 120.0  # for a document
+DIGEST = re.compile("[0-9a-f]{64}")
+log = logging.getLogger(__name__)
 
 
 def usual_settings(offer: Offer) -> ChatSettings:
@@ -52,6 +55,11 @@ class Chats(Closable):
         with self._opening:
             self._store = self._store or Store(note=self._note)
             return self._store
+
+    @property
+    def tool_servers(self) -> list[str]:
+        """The names of the servers of tools."""
+        return [server.config.name for server in self._toolbox.servers]
 
     def close(self) -> None:
         """Close the store."""
@@ -179,18 +187,17 @@ def _attached(given: Fields) -> Attachment:
     name, about, image = given.text("name"), given.text("about"), given.text("image")
     if not image:
         return Attachment(name, given.text("text"), about)
+    return attachment(name, image_data(image))
+
+
+def image_data(digest: str) -> bytes:
+    """Return an image of a chat by the hash of its content. Raises UsageError."""
     try:
-        data = image_file(image).read_bytes()
+        if DIGEST.fullmatch(digest):
+            return kept_file(digest).read_bytes()
     except OSError as error:
-        raise UsageError(f"the image {name} is not here any more", hint="attach it again") from error
-    return attachment(name, data)
-
-
-def image_file(digest: str) -> Path:
-    """Return the file of an image of a chat."""
-    if len(digest) != 64 or not set(digest) <= set("0123456789abcdef"):
-        raise BadInputError("there is no such image", "image")
-    return kept_file(digest)
+        log.debug("an image cannot be read: %s", error)
+    raise UsageError("this image is not here any more", hint="attach it again")
 
 
 def texts_in(body: Fields) -> dict[str, str]:

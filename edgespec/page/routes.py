@@ -19,7 +19,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.page import views
-from edgespec.page.chats import Chats, image_file, usual_settings
+from edgespec.page.chats import Chats, image_data, usual_settings
 from edgespec.page.same_user import is_other_user
 from edgespec.page.streams import Calls, Emit, PageAnswer
 from edgespec.page.views import View
@@ -111,6 +111,7 @@ class Page:
                 "model": offer.name,
                 "settings": views.settings(usual_settings(offer)),
                 "saved": self.chats.store.unwritable is None,
+                "tools": self.chats.tool_servers,
             }
 
         return await self._answered(state)
@@ -137,8 +138,7 @@ class Page:
         return await self._answered(partial(self.chats.tokens, request.query_params.get("key", "")))
 
     async def _image(self, server: Server, request: Request) -> Response:
-        file = image_file(request.query_params.get("name", ""))
-        data = await in_thread(file.read_bytes, "reads an image")
+        data = await in_thread(partial(image_data, request.query_params.get("name", "")), "reads an image")
         kind = "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"
         return Response(data, media_type=kind, headers=OWN | {"Content-Security-Policy": "default-src 'none'"})
 

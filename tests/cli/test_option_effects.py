@@ -91,7 +91,7 @@ def talks(settings: LoadSettings, *args: Any) -> FakeEngine:
     return Engine("hello", settings=settings)
 
 
-def serves(call: Any, sock: Any, models: Any) -> None:
+def serves(call: Any, sock: Any, models: Any, page: Any) -> None:
     offer = next(iter(models.named.values()))
     chat = (Message("system", offer.system), Message("user", "hello"))
     raise Reached(load=offer.settings, request=replace(offer.defaults, messages=chat, seed=offer.seed or 0))
@@ -227,8 +227,9 @@ def served(args: list[str], home: Path) -> dict[str, Any]:
         seen.update(limits, idle_s=first.idle_s, sequences=first.settings.sequences, seed=first.seed)
         return Mock()
 
-    def app(open_pool: Callable[[], Any], rules: Any, show: Callable[[Mapping[str, Any]], None]) -> None:
+    def app(open_pool: Callable[[], Any], rules: Any, show: Callable[[Mapping[str, Any]], None], page: Any) -> None:
         open_pool()
+        seen["page"] = bool(page)
         seen.update({name: getattr(rules, name) for name in ("api_key", "hosts", "origins")})
         show({"event": "unloaded", "model": "demo", "why": "shown"})
 
@@ -279,6 +280,7 @@ OF_SERVE: dict[str, tuple[list[str], str, Any]] = {
     "keep_alive": (["--keep-alive", "5m"], "keep_alive", 300.0),
     "only": (["--only"], "others", False),
     "parallel": (["--parallel", "3"], "sequences", 3),
+    "page": (["--no-page"], "page", False),
     "queue": (["--queue", "7"], "max_waiting", 7),
     "as_json": (["--json"], "as_json", True),
     "seed": (["--seed", "11"], "seed", 11),
@@ -290,6 +292,8 @@ def test_options_of_serve_reach_the_server(tmp_path: Path) -> None:
         "yes",
         "list_devices",
         "help_all",
+        "opens",  # tests/page/test_page_program.py tests these two
+        "mcp_config",
     } | {"seed"}
     before = served([], tmp_path / "without")
     typed = [arg for name, (args, *_) in OF_SERVE.items() if name != "idle_unload" for arg in args]

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 
 from edgespec.runtime.worker import Worker
-from edgespec.serve.app import make_app
+from edgespec.serve.app import Route, make_app
 from edgespec.serve.guard import Rules
 from edgespec.serve.http import uvicorn_server
 from edgespec.serve.pool import Offer, Pool
@@ -63,8 +63,9 @@ def serving(
     others: Sequence[Offer] = (),
     models_max: int = 4,
     idle_s: float | None = None,
+    more: Sequence[Route] = (),
 ) -> Iterator[Serving]:
-    """Serve a loaded model, and others when they are asked for."""
+    """Serve a loaded model, and others when they are asked for, with `more` endpoints."""
     found: list[Pool] = []
     records: list[Mapping[str, Any]] = []
     notes: list[str] = []
@@ -77,7 +78,7 @@ def serving(
         return pool
 
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as sock:
-        server = uvicorn_server(make_app(open_pool, rules or Rules(), records.append))
+        server = uvicorn_server(make_app(open_pool, rules or Rules(), records.append, more))
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
         thread.start()
         try:

@@ -95,7 +95,7 @@ class ServeOptions(Options):
         help="Serve a page for browsers, which shows your chats and can continue them.",
     ))
     opens: bool = value_of(option("Server", "--open", "opens", is_flag=True, help="Open the page in a browser."))
-    mcp_config: Path | None = value_of(MCP_CONFIG)
+    mcp_config: Path | None = value_of(advanced(MCP_CONFIG))
     system: str | None = value_of(advanced(shared.SYSTEM))
     model: tuple[str, ...] = value_of(Option(
         "-m", "--model", section="Model", type=ModelSpec(), metavar="MODEL", show_default="smollm2", multiple=True,
