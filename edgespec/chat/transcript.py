@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -12,9 +13,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from hashlib import sha256
 from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from edgespec.documents.document import fenced
 from edgespec.errors import UsageError
+from edgespec.files.paths import write_whole
 from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text
 from edgespec.text.code_blocks import parser
@@ -22,6 +26,9 @@ from edgespec.text.figures import iso
 from edgespec.text.strict_json import json_line
 from edgespec.text.thinking import CLOSE, OPEN, split
 from edgespec.tools.results import ToolResult
+
+if TYPE_CHECKING:
+    from edgespec.chat.conversation import Conversation
 
 MARKDOWN_MAGIC = b"<!-- a chat exported by edgespec -->\n"
 """The beginning of exported files."""
@@ -90,6 +97,17 @@ def with_system(system: object, turns: Sequence[Turn]) -> list[Turn]:
     """Return the turns of a chat, with its system prompt as the first."""
     first = [Turn("", None, "system", str(system), turns[0].created_s if turns else 0.0)] if system else []
     return [*first, *turns]
+
+
+def rescue(chat: Conversation) -> Path | None:
+    """Write a chat that the store does not accept to a file, which `import_chat` can read; None if that fails, too."""
+    text = to_jsonl(chat.info(), with_system(chat.system, chat.turns))
+    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
+        file = folder / f"edgespec-chat-{chat.id}.jsonl"
+        with suppress(OSError):
+            write_whole(file, text)
+            return file
+    return None
 
 
 def read_jsonl(text: str) -> Iterator[ImportedChat]:

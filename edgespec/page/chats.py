@@ -12,12 +12,12 @@ from edgespec.chat.attachments import Attachment, attachment, delete_chats, kept
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.states import remove_states
-from edgespec.chat.transcript import messages_of, to_jsonl, to_markdown
+from edgespec.chat.transcript import messages_of, rescue, to_jsonl, to_markdown
 from edgespec.closable import Closable
 from edgespec.documents.reader import kind_of, read_data
 from edgespec.errors import UsageError
 from edgespec.files.images import has_image_name
-from edgespec.history import Store
+from edgespec.history import Store, StoreError
 from edgespec.page import views
 from edgespec.page.lent import LentModel
 from edgespec.page.views import View
@@ -25,7 +25,7 @@ from edgespec.requests.bad_input import BadInputError, JsonObject, wrong
 from edgespec.requests.fields import Fields
 from edgespec.serve.pool import Offer, Place
 from edgespec.serve.served import Served
-from edgespec.settings import AnswerSettings, LoadSettings
+from edgespec.settings import AnswerSettings
 from edgespec.tools.toolbox import Toolbox
 
 READ_S = 120.0  # for a document
@@ -49,6 +49,7 @@ class Chats(Closable):
         self._toolbox, self._note = toolbox, note
         self._opening = threading.Lock()
         self._store: Store | None = None
+        self._unsaved: dict[str, Session] = {}  # chats that the store does not accept now, by their ids
 
     @property
     def store(self) -> Store:
@@ -62,25 +63,44 @@ class Chats(Closable):
         return [server.config.name for server in self._toolbox.servers]
 
     def close(self) -> None:
-        """Close the store."""
+        """Save chats that could not be saved, elsewhere if need be, and close the store."""
+        for session in [*self._unsaved.values()]:
+            try:
+                self.settle(session)
+            except StoreError as error:
+                file = rescue(session.chat)
+                where = f"it is in {file}: 'edgespec history import' imports it" if file else "it is lost"
+                self._note(f"the chat {session.chat.title!r} could not be saved ({error.line}); {where}")
         if self._store is not None:
             self._store.close()
 
     def session(self, offer: Offer, chat: str | None, served: Served | None = None) -> Session:
         """Return a chat, or a new one, that a loaded model answers; without one, answers are refused."""
-        stored = self.store.chat_settings(self.store.find(chat).id).get("model") if chat else None
-        begun = replace(offer.settings, model=str(stored)) if stored else offer.settings
-
-        def lend(settings: LoadSettings, *_: object) -> LentModel:
-            assert served is not None
-            return LentModel(served)
-
-        session = Session(self.store, lend, begun, usual_settings(offer), offer.system, toolbox=self._toolbox.shared())
-        if chat:
-            session.chat.open(chat)
+        if (kept := self._unsaved.get(chat or "")) is not None:
+            kept.chat.writes.retry()
+        session = kept if kept is not None and not kept.chat.is_answering else self._opened(offer, chat)
         if served is not None:
+            session.model.open_engine = lambda *_: LentModel(served)
             session.load(offer.settings)
         return session
+
+    def _opened(self, offer: Offer, chat: str | None) -> Session:
+        stored = self.store.chat_settings(self.store.find(chat).id).get("model") if chat else None
+        begun = replace(offer.settings, model=str(stored)) if stored else offer.settings
+        usual, tools = usual_settings(offer), self._toolbox.shared()
+        session = Session(self.store, _refuse, begun, usual, offer.system, toolbox=tools)
+        if chat:
+            session.chat.open(chat)
+        return session
+
+    def settle(self, session: Session) -> None:
+        """Save what the store has not accepted yet, or keep the chat until it does. Raises StoreError."""
+        chat = session.chat
+        chat.writes.retry()
+        self._unsaved.pop(chat.id, None)
+        if chat.store_error is not None:
+            self._unsaved[chat.id] = session
+            raise chat.store_error
 
     def view(self, offer: Offer, places: Sequence[Place], chat: str) -> View:
         """Return a chat as the page shows it."""
@@ -122,8 +142,7 @@ class Chats(Closable):
             chat.set_system(wanted.text("system"))
         else:
             raise wrong("action", "be rename, pin, move, switch, fork, undo, set, system or delete", action)
-        if chat.store_error is not None:
-            raise chat.store_error
+        self.settle(session)
         return views.chat(self.store, chat, usual_settings(offer), places) | more
 
     @staticmethod
@@ -181,6 +200,11 @@ class Chats(Closable):
         if not isinstance(listed, list):
             raise wrong("files", "be a list", listed)
         return [_attached(Fields(each, where=f"files[{number}]")) for number, each in enumerate(listed)]
+
+
+def _refuse(*_: object) -> LentModel:
+    """Load nothing: the server lends a model when an answer begins."""
+    raise UsageError("no model is loaded")
 
 
 def _attached(given: Fields) -> Attachment:

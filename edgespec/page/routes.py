@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from edgespec import __version__
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
+from edgespec.history import StoreError
 from edgespec.page import views
 from edgespec.page.chats import Chats, image_data, usual_settings
 from edgespec.page.same_user import is_other_user
@@ -183,7 +185,11 @@ class Page:
 
             def answered(served: Served, emit: Emit) -> None:
                 session = self.chats.session(place.offer, chat, served)
-                work(PageAnswer(self.chats, self.calls, session, body, cancel), emit)
+                try:
+                    work(PageAnswer(self.chats, self.calls, session, body, cancel), emit)
+                finally:
+                    with suppress(StoreError):  # it was reported, or a worse error is
+                        self.chats.settle(session)
 
             async def events() -> AsyncGenerator[JsonObject, None]:
                 if place.living is None:

@@ -13,6 +13,7 @@ from edgespec.chat.events import Added, ChatEvents, Notice
 from edgespec.chat.session import Session
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
+from edgespec.history import StoreError
 from edgespec.page import views
 from edgespec.page.chats import Chats, index_of, texts_in
 from edgespec.page.views import View
@@ -57,7 +58,7 @@ class PageAnswer:
     """An answer, or a race, that the page has asked for with `body`."""
 
     def __init__(self, chats: Chats, calls: Calls, session: Session, body: JsonObject, cancel: CancelFlag) -> None:
-        self._store, self._calls, self._session, self._cancel = chats.store, calls, session, cancel
+        self._chats, self._calls, self._session, self._cancel = chats, calls, session, cancel
         self._fields, self._files = Fields(body), chats.files(body)
 
     def answer(self, emit: Emit) -> None:
@@ -140,12 +141,14 @@ class PageAnswer:
 
     def _turn(self, index: int) -> View:
         chat = self._session.chat
-        return {"type": "turn", "turn": views.turn(self._store, chat.id, chat.turns[index])}
+        return {"type": "turn", "turn": views.turn(self._chats.store, chat.id, chat.turns[index])}
 
     def _emit_end(self, emit: Emit) -> None:
         chat = self._session.chat
-        chat.writes.retry()
-        if chat.store_error is not None:
-            emit({"type": "notice", "level": "error", "text": f"this chat is not saved: {chat.store_error}"})
+        try:
+            self._chats.settle(self._session)
+        except StoreError as error:
+            text = f"this chat is not saved yet, and kept in memory until it can be: {error}"
+            emit({"type": "notice", "level": "error", "text": text})
         about = {"id": chat.id, "title": chat.title}
         emit({"type": "end", "turn": self._turn(len(chat.turns) - 1)["turn"] if chat.turns else None, "chat": about})

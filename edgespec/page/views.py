@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -12,7 +13,7 @@ from edgespec.chat.settings import SETTINGS, ChatSettings
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import is_embedding
-from edgespec.history import AnswerRecord, ChatInfo, Hit, Store, Turn
+from edgespec.history import AnswerRecord, ChatInfo, Hit, Store, StoreError, Turn, UnknownChatError
 from edgespec.models.names.source import lasting
 from edgespec.serve.ollama_models import described, sees
 from edgespec.serve.pool import Place
@@ -38,8 +39,10 @@ def model(place: Place) -> View | None:
 
 def chat(store: Store, conversation: Conversation, usual: ChatSettings, places: Sequence[Place]) -> View:
     """Return a chat with its open branch. `usual` are the settings of new chats."""
-    saved = store.chat_settings(conversation.saved_id).get("model") if conversation.saved_id else None
-    n_branches = len(conversation.branches())
+    saved, n_branches = None, 0
+    with suppress(UnknownChatError):  # it is not saved yet
+        saved = store.chat_settings(conversation.id).get("model")
+        n_branches = len(conversation.branches())
     return {
         "id": conversation.saved_id,
         "title": conversation.title,
@@ -61,13 +64,21 @@ def turn(store: Store, chat: str, turn: Turn, *, has_versions: bool = True) -> V
         "text": text,
         "files": [file(each) for each in files],
         "created": turn.created_s,
-        "versions": store.siblings(chat, turn.key) if has_versions else [turn.key],
+        "versions": _versions(store, chat, turn.key) if has_versions else [turn.key],
     }
     if turn.answer is not None:
         view |= answer(turn.answer)
     if turn.role == "tool":
         view |= {"text": "", "tool": result(ToolResult.of(turn.content))}
     return view
+
+
+def _versions(store: Store, chat: str, key: str) -> list[str]:
+    """Return the versions of a message; only itself if it is not saved yet."""
+    try:
+        return store.siblings(chat, key)
+    except StoreError:
+        return [key]
 
 
 def file(attached: Attachment) -> View:

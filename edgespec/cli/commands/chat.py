@@ -6,7 +6,6 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
@@ -267,22 +266,15 @@ def _resume(call: Call[ChatOptions], session: Session, name: str) -> None:
 
 def _rescue(session: Session, output: Output) -> None:
     """Write a conversation that could not be saved to a separate file. Raises EdgespecError to report it."""
-    from edgespec.chat.transcript import to_jsonl, with_system
-    from edgespec.files.paths import write_whole
+    from edgespec.chat.transcript import rescue
 
-    error = session.chat.store_error
-    text = to_jsonl(session.chat.info(), with_system(session.chat.system, session.chat.turns))
-    for folder in (Path.cwd(), Path(tempfile.gettempdir())):
-        file = folder / f"edgespec-chat-{session.chat.info().id}.jsonl"
-        try:
-            write_whole(file, text)
-        except OSError:
-            continue
-        output.error(str(error))
-        raise EdgespecError(
-            "the chat could not be saved", hint=f"it is in {file}: import it with 'edgespec history import'"
-        )
-    raise EdgespecError("the chat could not be saved anywhere", why=str(error))
+    error, file = session.chat.store_error, rescue(session.chat)
+    if file is None:
+        raise EdgespecError("the chat could not be saved anywhere", why=str(error))
+    output.error(str(error))
+    raise EdgespecError(
+        "the chat could not be saved", hint=f"it is in {file}: import it with 'edgespec history import'"
+    )
 
 
 def _show_screen(call: Call[ChatOptions], session: Session, message: str | None) -> None:
