@@ -1,8 +1,7 @@
 """Run GGUF models locally, with speculative decoding that preserves their output.
 
 with edgespec.load("demo") as llm:
-    for token in llm.generate("def quicksort(xs):", max_tokens=64, seed=7):
-        print(token.text, end="", flush=True)
+    print(llm.chat("What does os.walk do?", max_tokens=64))
 
 docs/python.md has more. `import edgespec` is fast: modules that need numpy or llama.cpp are imported when they are
 first used.
@@ -27,6 +26,10 @@ if TYPE_CHECKING:
     from edgespec.errors import UsageError as UsageError
     from edgespec.events import Completion as Completion
     from edgespec.events import TokenEvent as TokenEvent
+    from edgespec.llm.info import ModelInfo as ModelInfo
+    from edgespec.llm.model import Model as Model
+    from edgespec.llm.stream import Answer as Answer
+    from edgespec.remote.model import RemoteModel as RemoteModel
     from edgespec.runtime.runtime import Runtime as Runtime
     from edgespec.runtime.runtime import load as load
     from edgespec.runtime.worker import Worker as Worker
@@ -44,6 +47,10 @@ _NAMES = {
     "edgespec.errors": "EdgespecError FailedRowsError GenerationError ModelFileError ModelNotFoundError "
     "OutOfMemoryError PairError UsageError",
     "edgespec.events": "Completion TokenEvent",
+    "edgespec.llm.info": "ModelInfo",
+    "edgespec.llm.model": "Model",
+    "edgespec.llm.stream": "Answer",
+    "edgespec.remote.model": "RemoteModel",
     "edgespec.runtime.runtime": "Runtime load",
     "edgespec.runtime.worker": "Worker",
     "edgespec.settings": "Image LoadSettings Message Request",

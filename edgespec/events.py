@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
+from edgespec.text.thinking import split, without_thinking
 
 Progress = Callable[[str, float], None]
 """A callback that gets the name of a task and its progress, 0 to 1."""
@@ -141,8 +142,28 @@ class Completion:
     prompt_logprobs: tuple[float | None, ...] = ()
     prompt_top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
 
+    @property
+    def content(self) -> str:
+        """The text without the model's reasoning."""
+        return without_thinking(self.text)
+
+    @property
+    def reasoning(self) -> str:
+        """The model's reasoning, which `text` has between `<think>` and `</think>`; "" if there is none."""
+        return "".join(text for kind, text in split(self.text) if kind == "thinking")
+
+    @property
+    def message(self) -> dict[str, str]:
+        """The answer as a message, to continue the chat."""
+        return {"role": "assistant", "content": self.text}
+
     def __str__(self) -> str:
         return self.text
+
+    def __repr__(self) -> str:
+        """Return the text and the finish reason. A notebook and a shell show it, so the ids of all tokens are left
+        out."""
+        return f"{type(self).__name__}({self.text!r}, finish_reason={self.finish_reason!r})"
 
     @classmethod
     def of(cls, events: Iterable[TokenEvent]) -> Completion:

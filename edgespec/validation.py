@@ -125,7 +125,7 @@ def check_request(request: Request, n_vocab: int) -> None:
         what, why = "prompt_logprobs and images cannot be combined", "an image has no log probabilities"
         raise UsageError(what, why=why, field="prompt_logprobs")
     if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
-        raise UsageError("stop must be a tuple of non-empty strings", field="stop")
+        raise UsageError("stop must be texts that are not empty", field="stop")
     for name in CONSTRAINTS:
         if not isinstance(getattr(request, name), str):
             raise UsageError(f"{name} must be a string, not {shown(getattr(request, name))}", field=name)

@@ -21,6 +21,7 @@ from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotF
 from edgespec.llm.fleet import POLL_S, Arrived, started
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.notes import Notes
+from edgespec.models.names.spec import own_settings
 from edgespec.runtime.worker import LoadingStoppedError
 from edgespec.settings import LoadSettings, Request
 
@@ -210,7 +211,7 @@ class NodeMember:
 
     def __init__(self, nodes: Nodes, node: str, actor: Any, name: str) -> None:
         self.node, self.actor, self.name, self.info = node, actor, name, ModelInfo("")
-        self.settings = nodes.settings
+        self.settings, self.own_settings = nodes.settings, own_settings(nodes.settings.model)
         self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
         self._nodes, self._ray = nodes, nodes.ray
 

@@ -52,6 +52,8 @@ class Member(Protocol):
     @property
     def info(self) -> ModelInfo: ...
     @property
+    def own_settings(self) -> Mapping[str, Any]: ...
+    @property
     def texts_depend_on(self) -> Mapping[str, Any]: ...
     def close(self) -> None: ...
     def check_settings(self, request: Request) -> None:
@@ -179,6 +181,7 @@ class Fleet(Loop, Model):
             if unlike := difference(members[0], other):
                 raise UsageError(f"{members[0].name} and {other.name} would not give the same texts", why=unlike)
         self._first = members[0]
+        self.own_settings = self._first.own_settings
         self._places = [self._place(member) for member in members]
         self._waiting: deque[_Flight] = deque()
         self._again: deque[_Flight] = deque()  # flights whose member was lost, and suspects

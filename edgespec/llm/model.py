@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import warnings
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
 from pathlib import Path
 from time import sleep
+from types import MappingProxyType
 from typing import Any, TypedDict, Unpack
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.policy.policy import PolicyVerdict
 from edgespec.errors import EdgespecError
+from edgespec.events import Completion, TokenEvent
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.notes import Notes
+from edgespec.llm.options import AnswerOptions, Messages, asked, chat_request, request_of
 from edgespec.llm.stream import Answer, Events, Loop, Stream
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 
 IDLE_S = 0.005  # between two looks for a request while no answer is open
 LAST = object()
+NO_ANSWER = "the model ended the text at once; complete() continues a text as it is, and chat() asks a question"
+AsyncAnswer = AsyncGenerator[TokenEvent, None]
 
 
 class DraftingOptions(TypedDict, total=False):
@@ -41,17 +49,21 @@ class Model(Closable):
     """A model that answers requests: in this process (`Runtime`), in a worker process (`Worker`), on a server
     (`RemoteModel`), or on several machines (`Fleet`).
 
-    A request is submitted; its answer is a stream of events, and closing the stream cancels the answer. Threads and
-    coroutines iterate over it. A model implements its description, its `loop` and `call`; the other questions have one
-    form here, and a model overrides those that it answers in another way.
+    `chat` answers a question; `complete` and `generate` continue a text. They submit a request; its answer is a stream
+    of events, and closing the stream cancels the answer. Threads and coroutines iterate over it. A model implements its
+    description, its `loop` and `call`; the other questions have one form here, and a model overrides those that it
+    answers in another way.
 
     Attributes:
         notes: messages for the user about how the model runs.
         loop: makes the events of all answers.
+        own_settings: the settings of answers that are left open: the model's own, or those of its server. They may have
+            a system prompt ("system").
     """
 
     notes: Notes
     loop: Loop
+    own_settings: Mapping[str, Any] = MappingProxyType({})
     _settings: LoadSettings
     _info: ModelInfo
 
@@ -74,7 +86,83 @@ class Model(Closable):
     def room(self) -> int:
         """The number of requests of `stream` that are open at a time."""
 
-    # --- answers ------------------------------------------------------------------------------------------------------
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.settings.model}>"
+
+    # --- questions and texts ------------------------------------------------------------------------------------------
+
+    def chat(
+        self, messages: Messages | str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
+    ) -> Answer:
+        """Answer a question, or the last of `messages`, through the model's chat template.
+
+        `print` or `str` of the result waits for the whole answer; iterate over the result for its tokens as they come.
+        The last event is no token (`is_last`). To continue a chat, add `answer.message` and the next question to
+        `messages`. Messages without a system message get the model's own, unless `add_system_prompt` is False.
+
+        Keywords are the fields of `Request` and `SamplingSettings`. Setting `cancel` ends the answer early. Raises
+        UsageError at once, GenerationError in the middle of the answer.
+        """
+        return self.submit(chat_request(messages, options, self.own_settings), cancel)
+
+    def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
+        """Continue the text `prompt` as it is, without a chat template; iterate over the result for its tokens.
+
+        A model for chats mostly ends a question at once: use `chat` to ask it. Everything else is as in `chat`.
+        """
+        return self.submit(request_of(options, self.own_settings, prompt=prompt), cancel)
+
+    def complete(
+        self, prompt: str | Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
+    ) -> Completion:
+        """Continue the text `prompt` as in `generate`, or answer messages as in `chat`, and return the whole answer.
+
+        A question has to be asked with `chat`, or as a message: a text is continued as it is. A warning says so if the
+        model ends the text at once.
+        """
+        request = asked(prompt, options, self.own_settings)
+        completion = Completion.of(self.submit(request, cancel))
+        self._warn_of_no_answer(request, completion)
+        return completion
+
+    def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+        """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
+
+        Up to `sequences` answers are decoded together, others wait. Closing the generator or cancelling the task ends
+        the answer within a forward pass. Errors are raised by the first step, UsageError for unknown keywords at once.
+        """
+        return self._asynchronous(request_of(options, self.own_settings, prompt=prompt))
+
+    def achat(self, messages: Messages | str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+        """`chat` for asyncio, as `agenerate`."""
+        return self._asynchronous(chat_request(messages, options, self.own_settings))
+
+    async def acomplete(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Completion:
+        """`complete` for asyncio, as `agenerate`."""
+        request = asked(prompt, options, self.own_settings)
+        async with aclosing(self._asynchronous(request)) as events:
+            completion = Completion.of([event async for event in events])
+        self._warn_of_no_answer(request, completion)
+        return completion
+
+    async def _asynchronous(self, request: Request) -> AsyncAnswer:
+        cancel = CancelFlag()
+        try:
+            async for event in await asyncio.to_thread(self.submit, request, cancel):
+                yield event
+        finally:
+            cancel.set()  # stops a long pass too
+
+    def _warn_of_no_answer(self, request: Request, completion: Completion) -> None:
+        """Warn the caller of `complete`, once for each model, if a text had no continuation."""
+        is_over = completion.finish_reason == "stop" and not completion.cut
+        if request.messages or not is_over or completion.text.strip() or not self.info.has_chat_template:
+            return
+        if NO_ANSWER not in self.notes:
+            self.notes.add(NO_ANSWER)
+            warnings.warn(NO_ANSWER, stacklevel=3)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
 
     def prepared(self, request: Request | Inputs, cancel: CancelFlag | None = None) -> Any:
         """Return what the loop needs of a request, or the error with which it is refused."""
@@ -86,7 +174,7 @@ class Model(Closable):
         The request waits for a free slot from now on, and is decoded together with others. Setting `cancel` ends the
         answer early. Raises UsageError, at once or with the first event.
         """
-        return Answer(self.submit_all([request], cancel))
+        return Answer(self.submit_all([request], cancel), is_chat=bool(request.messages))
 
     def submit_all(self, requests: Sequence[Request | Inputs], cancel: CancelFlag | None = None) -> Stream:
         """Ask for several answers, as `submit`, or for vectors; each event has the index of its request. Close the

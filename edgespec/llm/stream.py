@@ -14,7 +14,7 @@ from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, GenerationError, UsageError, for_users
-from edgespec.events import TokenEvent
+from edgespec.events import Completion, FinishReason, TokenEvent
 
 MOST_UNREAD = 2**13  # events
 UNREAD_S = 5.0  # for a reader to take an event
@@ -245,31 +245,103 @@ class Stream(Closable):
 class Answer(Closable, Iterator[TokenEvent]):
     """The events of one answer, for one thread or coroutine; the last one has its finish reason.
 
+    `str()` and `text` wait for the whole answer, and so do the other attributes that `Completion` has. They can be used
+    after the events were read, too.
+
     `close` cancels the answer, also from another thread; then there is no last event. If the answer fails, reading
     raises EdgespecError; a GenerationError comes after a last event with the finish reason "error".
     """
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: Stream, *, is_chat: bool = False) -> None:
         self.stream, self._events = stream, _events_of(stream)
-        self._text: list[str] = []  # so far
+        self._is_chat = is_chat
+        self._read: list[TokenEvent] = []
+
+    def _note(self, event: TokenEvent) -> None:
+        if event.is_anew:
+            self._read.clear()
+        self._read.append(event)
 
     def __next__(self) -> TokenEvent:
         event = next(self._events)
-        if event.is_anew:
-            self._text.clear()
-        self._text.append(event.text)
+        self._note(event)
         return event
 
     async def __aiter__(self) -> AsyncIterator[TokenEvent]:
         with self:
             async for _, event in self.stream:
+                self._note(event)
                 yield event
+
+    @property
+    def completion(self) -> Completion:
+        """The whole answer, with all that is known of it. Raises UsageError if it was closed before its end."""
+        self._wait()
+        if not (self._read and self._read[-1].is_last):
+            what, hint = "this answer was closed before its end", "text has the part until then"
+            raise UsageError(what, hint=hint)
+        return Completion.of(self._read)
+
+    @property
+    def text(self) -> str:
+        """The whole text, with the model's reasoning; the part until then if the answer was closed before its end."""
+        self._wait()
+        return self._text_so_far
+
+    @property
+    def content(self) -> str:
+        """The text without the model's reasoning."""
+        return self.completion.content
+
+    @property
+    def reasoning(self) -> str:
+        """The model's reasoning; "" if there is none."""
+        return self.completion.reasoning
+
+    @property
+    def message(self) -> dict[str, str]:
+        """The answer as a message, to continue the chat."""
+        return self.completion.message
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """The ids of the answer, without the end token."""
+        return self.completion.tokens
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """The reason why the answer ended."""
+        return self.completion.finish_reason
+
+    @property
+    def stats(self) -> Stats:
+        """The counts and times of the answer."""
+        return self.completion.stats
 
     def __str__(self) -> str:
         """Wait for the end of the answer, and return its whole text."""
+        return self.text
+
+    def __repr__(self) -> str:
+        """Return the text until now. It does not wait, because debuggers call it."""
+        is_over = bool(self._read) and self._read[-1].is_last
+        return f"<Answer: {self._text_so_far!r}{'' if is_over else '...'}>"
+
+    def _repr_markdown_(self) -> str | None:
+        """Wait for the answer of a chat, and return it for a notebook."""
+        if not self._is_chat:
+            return None
+        if not (reasoning := self.reasoning):
+            return self.content
+        return f"<details>\n<summary>Thinking</summary>\n\n{reasoning}\n\n</details>\n\n{self.content}"
+
+    def _wait(self) -> None:
         for _ in self:
             pass
-        return "".join(self._text)
+
+    @property
+    def _text_so_far(self) -> str:
+        return "".join(event.text for event in self._read)
 
     def close(self) -> None:
         self.stream.close()

@@ -44,12 +44,11 @@ class RemoteModel(SharedModel):
     Attributes:
         texts_depend_on: the settings and properties of the model that texts depend on.
         is_own: the server is edgespec's, and knows all fields of a request.
-        defaults: the settings of requests that the server uses by default, by the names of their fields.
     """
 
     restarts = False
     usual = LoadSettings("")
-    defaults: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
+    own_settings: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
 
     def __init__(
         self,
@@ -113,7 +112,7 @@ class RemoteModel(SharedModel):
             if not self.is_own:
                 return ModelInfo.from_json(foreign | facts), {"model": name, "served by": "another program"}
             system = {"system": str(props["system_prompt"])} if "system_prompt" in props else {}
-            self.defaults = _defaults(generation["params"]) | system
+            self.own_settings = _defaults(generation["params"]) | system
             return ModelInfo.from_json(own | facts), own["texts_depend_on"]
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise self.connection.stranger(f"its description of the model cannot be read ({error!r})") from error

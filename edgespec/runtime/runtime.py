@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -20,22 +18,14 @@ from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
 from edgespec.errors import EdgespecError, UsageError
-from edgespec.events import Completion, Progress, TokenEvent
+from edgespec.events import Progress
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.model import DraftingOptions, Model, drafting_changes
 from edgespec.llm.notes import Notes
-from edgespec.llm.stream import Answer
 from edgespec.models.names.spec import own_settings
 from edgespec.runtime.answering import Answering, Compiled, Prepared, attempted
 from edgespec.runtime.kept_states import KeptStates
 from edgespec.runtime.loading import about_model, open_session
-from edgespec.runtime.options import (
-    AnswerOptions,
-    Messages,
-    asked,
-    chat_request,
-    request_of,
-)
 from edgespec.runtime.prompts import Prompts, called_tools, request_notes
 from edgespec.settings import Inputs, LoadSettings, Message, Request
 from edgespec.validation import check_load_settings, check_request, check_rule
@@ -46,13 +36,11 @@ MEASURED_DEPTH = 128  # tokens in the KV cache when passes are measured
 
 Work = Literal["compiling", "reading", "rendering"]
 P = ParamSpec("P")
-AsyncAnswer = AsyncGenerator[TokenEvent, None]
 
 
 class Runtime(Model):
     """A target model and its drafters, loaded in this process.
 
-    `own_settings` are the model's own defaults of answers: a system prompt, and sampling settings.
     `progress` is called with "loading", "making", "rounding", "costs" or "prompt" and the fraction that is done, 0 to
     1. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError, UsageError.
     """
@@ -68,7 +56,7 @@ class Runtime(Model):
         self.prompts = Prompts(target.model, target.template, target.context.n_ctx, self._note_request)
         self.loop = Answering(loaded, self.prompts, self.notes.add, self._progress)
         self.kept_states = KeptStates(loaded.engine)
-        self.own_settings: Mapping[str, Any] = own_settings(settings.model)
+        self.own_settings = own_settings(settings.model)
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:
         drafting = self._loaded.drafting
@@ -185,55 +173,6 @@ class Runtime(Model):
                     )
             finally:
                 self._loaded.watch(None)
-
-    def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
-        """Complete `prompt` verbatim. Keywords are the fields of `Request` and `SamplingSettings`.
-
-        The last event is no token (`is_last`). Setting `cancel` ends the answer early. Raises UsageError
-        at once, GenerationError in the middle of the answer.
-        """
-        return self.submit(request_of(options, self.own_settings, prompt=prompt), cancel)
-
-    def chat(
-        self, messages: Messages | str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
-    ) -> Answer:
-        """Answer a question, or the last of `messages`, through the model's chat template.
-
-        Messages without a system message get the model's own, unless `add_system_prompt` is False. Everything else is
-        as in `generate`. `str()` of the result waits for the whole answer and returns its text.
-        """
-        return self.submit(chat_request(messages, options, self.own_settings), cancel)
-
-    def complete(
-        self, prompt: str | Messages, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
-    ) -> Completion:
-        """Return the whole answer at once: `prompt` as in `generate`, or messages as in `chat`."""
-        return Completion.of(self.submit(asked(prompt, options, self.own_settings), cancel))
-
-    def agenerate(self, prompt: str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
-        """`generate` for asyncio: `async for token in llm.agenerate(...)`. The answer is generated in a thread.
-
-        Up to `sequences` answers are decoded together, others wait. Closing the generator or cancelling the task ends
-        the answer within a forward pass. Errors are raised by the first step, UsageError for unknown keywords at once.
-        """
-        return self._asynchronous(request_of(options, self.own_settings, prompt=prompt))
-
-    def achat(self, messages: Messages | str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
-        """`chat` for asyncio, as `agenerate`."""
-        return self._asynchronous(chat_request(messages, options, self.own_settings))
-
-    async def acomplete(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Completion:
-        """`complete` for asyncio, as `agenerate`."""
-        async with aclosing(self._asynchronous(asked(prompt, options, self.own_settings))) as events:
-            return Completion.of([event async for event in events])
-
-    async def _asynchronous(self, request: Request) -> AsyncAnswer:
-        cancel = CancelFlag()
-        try:
-            async for event in await asyncio.to_thread(self.submit, request, cancel):
-                yield event
-        finally:
-            cancel.set()  # stops a long pass too
 
     def batch(
         self,

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import edgespec
 from edgespec.bench.summary import repeated_4grams
-from edgespec.runtime.options import chat_request
+from edgespec.llm.options import chat_request
 from edgespec.text.repetition import RepetitionDetector
 
 QUESTIONS = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()

@@ -30,6 +30,7 @@ class Fake:
 
     def __init__(self, name: str, react: Callable[[Fake, str, Put], bool] = lambda fake, prompt, put: False) -> None:
         self.name, self.settings, self.texts_depend_on = name, LoadSettings(name), dict[str, Any]()
+        self.own_settings = dict[str, Any]()
         self.info, self.restarts = ModelInfo(name, sequences=2), False
         self.is_gone, self.is_closed = False, False
         self.asked: list[str] = []

@@ -116,7 +116,7 @@ def test_a_server_tells_what_a_worker_does(worker: Worker, engine: RemoteModel) 
     assert engine.count(HELLO) == worker.count(HELLO)
     answered = (*HELLO, Message("assistant", "It is", (71, 72, 73)), Message("user", "so?"))
     assert engine.count(answered) == worker.count(answered)
-    assert engine.defaults["temperature"] == SamplingSettings().temperature
+    assert engine.own_settings["temperature"] == SamplingSettings().temperature
 
 
 def test_bytes_of_tokens_come_with_log_probabilities(worker: Worker, engine: RemoteModel) -> None:

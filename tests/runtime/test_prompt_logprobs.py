@@ -17,7 +17,7 @@ from edgespec.errors import GenerationError, UsageError
 from edgespec.events import Completion, TokenEvent
 from edgespec.llama.context import Context
 from edgespec.llama.context_params import ContextParams
-from edgespec.runtime.options import request_of
+from edgespec.llm.options import request_of
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import Image, Message, Request
 

@@ -8,6 +8,7 @@ import gc
 import inspect
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields, replace
@@ -21,12 +22,13 @@ import edgespec
 from edgespec import CancelFlag, Completion, LoadSettings, Message, Request, Runtime, SamplingSettings, TokenEvent
 from edgespec.core.stats import Stats
 from edgespec.errors import UsageError
-from edgespec.llm.stream import Loop, Stream
-from edgespec.runtime.options import AnswerOptions
+from edgespec.llm.options import AnswerOptions
+from edgespec.llm.stream import Answer, Loop, Stream
 
 PROMPT = "def fibonacci(n):"
 QUESTION = {"role": "user", "content": "What does shutil.copytree do?"}
-WIDER = ("stop", "json_schema", "logit_bias", "dry_sequence_breakers")  # may be of another type, too
+# They may be of another type, too.
+WIDER = ("stop", "bad_words", "must_call", "json_schema", "logit_bias", "dry_sequence_breakers")
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +112,7 @@ def test_an_answer_keeps_its_own_statistics(llm: Runtime) -> None:
     assert not first.top_logprobs
 
 
+@pytest.mark.filterwarnings("ignore:the model ended the text at once")
 def test_a_text_is_completed_and_messages_are_answered(llm: Runtime) -> None:
     assert llm.complete(PROMPT, max_tokens=8).text == text(llm.generate(PROMPT, max_tokens=8))
     for messages in ([QUESTION], [Message("user", QUESTION["content"])]):
@@ -139,6 +142,106 @@ def test_single_sampling_settings_take_precedence(llm: Runtime) -> None:
     want = llm.complete(PROMPT, max_tokens=12, temperature=0.9, top_k=3)
     assert llm.complete(PROMPT, max_tokens=12, sampling=warm, temperature=0.9) == replace(want, stats=llm.stats)
     assert llm.complete(PROMPT, max_tokens=12, sampling=warm).tokens != want.tokens
+
+
+def test_several_texts_may_be_one(llm: Runtime) -> None:
+    whole = llm.complete("import os\n", max_tokens=40, temperature=0)
+    cut = llm.complete("import os\n", max_tokens=40, temperature=0, stop=whole.text[12:17])
+    assert cut.cut
+    assert cut.text == whole.text[: whole.text.index(whole.text[12:17])]
+    for options in ({"bad_words": "import"}, {"dry_sequence_breakers": "import"}):
+        of_list: Any = {name: [text] for name, text in options.items()}
+        of_text: Any = options
+        warm = llm.complete(PROMPT, max_tokens=24, dry_multiplier=2.0, **of_text)
+        assert warm.tokens == llm.complete(PROMPT, max_tokens=24, dry_multiplier=2.0, **of_list).tokens
+    with pytest.raises(UsageError, match="stop must be texts that are not empty"):
+        llm.complete(PROMPT, stop="")
+
+
+def test_an_answer_of_a_chat_has_what_a_completion_has(llm: Runtime) -> None:
+    want = llm.complete([QUESTION], max_tokens=16, seed=3)
+    read = llm.chat([QUESTION], max_tokens=16, seed=3)
+    assert repr(read) == "<Answer: ''...>"  # it does not wait
+    assert next(read).text
+    assert repr(read).endswith("...>")
+    assert text(read) != want.text
+    unread = llm.chat([QUESTION], max_tokens=16, seed=3)
+    for answer in (read, unread):
+        assert str(answer) == answer.text == answer.content == want.text
+        assert (answer.tokens, answer.finish_reason) == (want.tokens, want.finish_reason)
+        assert answer.stats.generated_tokens == want.stats.generated_tokens
+        assert answer.completion == replace(want, stats=answer.stats)
+        assert repr(answer) == f"<Answer: {want.text!r}>"
+    assert repr(want) == f"Completion({want.text!r}, finish_reason={want.finish_reason!r})"
+
+
+def test_an_answer_continues_its_chat(llm: Runtime) -> None:
+    first = llm.chat([QUESTION], max_tokens=12)
+    messages = [QUESTION, first.message, {"role": "user", "content": "And rmtree?"}]
+    assert first.message == {"role": "assistant", "content": str(first)} == first.completion.message
+    assert llm.chat(messages, max_tokens=12).stats.cached_tokens > first.stats.prompt_tokens - 4
+
+
+def test_a_closed_answer_has_the_text_until_then(llm: Runtime) -> None:
+    answer = llm.chat([QUESTION], ignore_eos=True)
+    begun = next(answer).text + next(answer).text
+    answer.close()
+    assert str(answer) == answer.text == begun
+    with pytest.raises(UsageError, match="closed before its end"):
+        assert answer.stats
+
+
+def test_a_text_without_a_continuation_is_a_warning_once(home: object) -> None:
+    with edgespec.load("demo", spec_type="none", threads=1) as llm:
+        at_once: Any = {"logit_bias": dict.fromkeys(llm.model.end_tokens, 1000.0)}
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert llm.complete([QUESTION], **at_once).text == ""
+            assert llm.complete(PROMPT, max_tokens=0).text == ""
+            assert llm.complete(PROMPT, max_tokens=8).text
+        with pytest.warns(UserWarning, match=r"chat\(\) asks a question") as warned:
+            assert llm.complete("What does os.walk do?", **at_once).text == ""
+            assert asyncio.run(llm.acomplete("What does os.walk do?", **at_once)).text == ""
+        assert [warning.filename for warning in warned] == [__file__]
+        assert [note for note in llm.notes if "chat()" in note] == [str(warned[0].message)]
+
+
+REASONED = "<think>\nIt is **2**?\n</think>\n\nIt is *4*."
+
+
+class Saying(Loop):
+    """Answers with a text."""
+
+    def __init__(self, said: str) -> None:
+        super().__init__()
+        self._said = said
+
+    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
+        stream.put(number, TokenEvent(5, self._said))
+        stream.put(number, TokenEvent(-1, "", finish_reason="stop", stats=Stats()))
+
+    def turn(self) -> None: ...
+    def settle(self) -> None: ...
+
+
+def said(text: str, *, is_chat: bool = True) -> Answer:
+    stream = Stream(Saying(text))
+    stream.add(0, None)
+    return Answer(stream, is_chat=is_chat)
+
+
+def test_reasoning_is_beside_the_text() -> None:
+    for answer in (said(REASONED), said(REASONED).completion):
+        assert (str(answer), answer.content, answer.reasoning) == (REASONED, "It is *4*.", "It is **2**?")
+        assert answer.message["content"] == REASONED  # the chat template decides what of it is sent
+    assert said("It is *4*.").reasoning == ""
+
+
+def test_a_notebook_shows_the_answer_of_a_chat_as_markdown() -> None:
+    assert said("It is *4*.")._repr_markdown_() == "It is *4*."
+    folded = "<details>\n<summary>Thinking</summary>\n\nIt is **2**?\n\n</details>\n\nIt is *4*."
+    assert said(REASONED)._repr_markdown_() == folded
+    assert said("def __init__(self):", is_chat=False)._repr_markdown_() is None
 
 
 def text(events: Iterator[TokenEvent]) -> str:

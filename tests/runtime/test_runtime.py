@@ -22,11 +22,11 @@ from edgespec.drafters.model import ModelDrafter
 from edgespec.errors import EdgespecError, GenerationError, ModelNotFoundError, OutOfMemoryError, PairError, UsageError
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import check_model
+from edgespec.llm.options import AnswerOptions
 from edgespec.models.memory.estimate import MemoryPlan, estimate
 from edgespec.models.names.spec import resolve
 from edgespec.runtime import planning
 from edgespec.runtime.loading import ModelSession
-from edgespec.runtime.options import AnswerOptions
 from edgespec.runtime.runtime import Runtime
 from edgespec.settings import LoadSettings, Message, Request
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from serve_program import program
 from tiny_gguf import FILL, write_model
 
 import edgespec
+from edgespec.llm.fleet import Fleet
 from edgespec.models.names import ollama
 from edgespec.runtime.runtime import Runtime
 
@@ -120,6 +122,29 @@ def test_python_answers_as_the_model_says(llm: Runtime, text: str, bare: str) ->
     raw = llm.complete(QUESTION, seed=SEED, max_tokens=N).text
     assert raw == llm.complete(QUESTION, seed=SEED, max_tokens=N, **SAMPLING).text  # type: ignore[arg-type]
     assert raw not in (text, bare)
+
+
+def test_a_worker_and_a_model_of_a_server_answer_as_this_process(
+    home: Home, url: str, llm: Runtime, text: str, bare: str
+) -> None:
+    variables = home.variables | {"EDGESPEC_HOME": str(home.folder)}
+    settings = edgespec.LoadSettings(home.model, threads=1, store=False)
+    with (
+        patch.dict(os.environ, variables),
+        edgespec.Worker(settings) as worker,
+        edgespec.RemoteModel(url) as remote,
+        Fleet([edgespec.RemoteModel(url)]) as fleet,
+    ):
+        models: list[edgespec.Model] = [worker, remote, fleet]
+        for model in models:
+            assert str(model.chat(QUESTION, seed=SEED, max_tokens=N)) == text
+            assert str(model.complete(SAID, seed=SEED, max_tokens=N)) == text
+            assert str(model.chat(QUESTION, add_system_prompt=False, seed=SEED, max_tokens=N)) == bare
+            raw = llm.complete(QUESTION, seed=SEED, max_tokens=N)
+            assert model.complete(QUESTION, seed=SEED, max_tokens=N).text == raw.text
+            assert "".join(token.text for token in model.generate(QUESTION, seed=SEED, max_tokens=N)) == raw.text
+            answered = asyncio.run(model.acomplete(SAID, seed=SEED, max_tokens=N))
+            assert (answered.text, answered.tokens) == (text, llm.complete(SAID, seed=SEED, max_tokens=N).tokens)
 
 
 def test_commands_answer_as_the_model_says(home: Home, text: str, bare: str) -> None:

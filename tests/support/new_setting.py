@@ -38,11 +38,11 @@ def places(*, is_sampling: bool) -> dict[str, Any]:
     from edgespec.cli.options.command import Call
     from edgespec.core.sampling import SamplingSettings
     from edgespec.errors import UsageError
+    from edgespec.llm.options import request_of
     from edgespec.remote.wire import body_of
     from edgespec.requests.fields import Fields
     from edgespec.requests.known_fields import CHAT
     from edgespec.requests.row_settings import request_fields
-    from edgespec.runtime.options import request_of
     from edgespec.serve.native import generation_settings
     from edgespec.settings import Request
     from edgespec.validation import check_request

@@ -102,7 +102,7 @@ def open_servers(
     for error in lost:
         call.output.note(f"{error.what}: continuing without this server")
     name = found[0].settings.model
-    defaults = {name: value for name, value in found[0].defaults.items() if call.is_unset(name)}
+    defaults = {name: value for name, value in found[0].own_settings.items() if call.is_unset(name)}
     call.change({"model": name} | settings_of_model(call, name) | defaults)
     return found
 

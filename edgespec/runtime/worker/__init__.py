@@ -12,6 +12,7 @@ from edgespec.events import Progress
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.model import DraftingOptions, Model, drafting_changes
 from edgespec.llm.notes import Notes
+from edgespec.models.names.spec import own_settings
 from edgespec.runtime.worker.death import LoadingStoppedError, NoReplyError, Remedy, WorkerDiedError, remedies
 from edgespec.runtime.worker.pipes import Pipes
 from edgespec.settings import LoadSettings, Request
@@ -47,6 +48,7 @@ class Worker(Model):
         try:
             loaded: tuple[LoadSettings, ModelInfo] = self.loop.loaded(cancel or CancelFlag())
             self._settings, self._info = loaded
+            self.own_settings = own_settings(settings.model)
         except BaseException:
             self.loop.kill()
             raise

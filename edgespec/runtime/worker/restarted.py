@@ -52,6 +52,10 @@ class RestartedWorker:
     def info(self) -> ModelInfo:
         return self.worker.info
 
+    @property
+    def own_settings(self) -> Mapping[str, Any]:
+        return self.worker.own_settings
+
     def check_settings(self, request: Request) -> None:
         self.worker.check_settings(request)
 

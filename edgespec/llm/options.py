@@ -1,4 +1,4 @@
-"""Keywords of the methods of `Runtime`, for editors and type checkers, and the requests that they make."""
+"""The keywords of `Model.chat` and similar methods, for editors and type checkers, and the requests they make."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ from edgespec.errors import UsageError
 from edgespec.settings import Message, Request, bias_pairs, schema_text, with_system
 
 Messages = Sequence[Message | dict[str, Any]]
+Texts = tuple[str, ...] | list[str] | str
+_OF_TEXTS = ("stop", "bad_words", "must_call", "dry_sequence_breakers")
 
 
 class AnswerOptions(TypedDict, total=False):
     """The fields of `Request` and `SamplingSettings`, which describe them and hold the defaults.
 
-    Also allowed: a list for `stop` and `dry_sequence_breakers`, a dict for `json_schema`, and a dict from token id to
-    bias for `logit_bias`. `sampling` sets all sampling settings; single ones take precedence.
+    Also allowed: a list or a single text for `stop` and the other settings that are several texts, a dict for
+    `json_schema`, and a dict from token id to bias for `logit_bias`. `sampling` sets all sampling settings; single ones
+    take precedence.
 
-    Settings that are left out are the model's own (`Runtime.own_settings`), else the defaults. `add_system_prompt`:
+    Settings that are left out are the model's own (`Model.own_settings`), else the defaults. `add_system_prompt`:
     chats without a system message get the model's own.
     """
 
@@ -34,7 +37,7 @@ class AnswerOptions(TypedDict, total=False):
     sample: int
     verify: VerifyRule
     reference: tuple[int, ...]
-    stop: tuple[str, ...] | list[str]
+    stop: Texts
     logprobs: int | None
     prompt_logprobs: int | None
     special: bool
@@ -52,11 +55,11 @@ class AnswerOptions(TypedDict, total=False):
     remembered: bool
     min_tokens: int
     stop_token_ids: tuple[int, ...]
-    bad_words: tuple[str, ...]
+    bad_words: Texts
     cache_prompt: bool
     lora: tuple[tuple[int | str, float], ...]
     reasoning_budget: int
-    must_call: tuple[str, ...]
+    must_call: Texts
     parallel_calls: bool
     raw_marks: bool
     infill: bool
@@ -80,7 +83,7 @@ class AnswerOptions(TypedDict, total=False):
     dry_base: float
     dry_allowed_length: int
     dry_penalty_last_n: int
-    dry_sequence_breakers: tuple[str, ...] | list[str]
+    dry_sequence_breakers: Texts
     logit_bias: tuple[tuple[int, float], ...] | Mapping[int, float]
 
 
@@ -113,6 +116,9 @@ def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType
     left_out = ("system", *sampling_names) if "sampling" in options else ("system",)
     settings: dict[str, Any] = {name: value for name, value in own.items() if name not in left_out} | {**options}
     settings.pop("add_system_prompt", None)
+    for name in _OF_TEXTS:
+        if isinstance(texts := settings.get(name), str | list):
+            settings[name] = (texts,) if isinstance(texts, str) else tuple(texts)
     sampling = {name: settings.pop(name) for name in list(settings) if name in sampling_names}
     try:
         if "json_schema" in settings:
