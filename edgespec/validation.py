@@ -108,6 +108,7 @@ def check_request(request: Request, n_vocab: int) -> None:
         if n is not None:
             _check_integer(name, n, 0, n_vocab)
     _check_fields(request)
+    _check_lists(request)
     for name, field, ids in (
         ("a token id in a message", "messages", [token for each in request.messages for token in each.tokens]),
         ("a token id in reference", "reference", request.reference),
@@ -124,8 +125,6 @@ def check_request(request: Request, n_vocab: int) -> None:
     if request.prompt_logprobs is not None and any(message.images for message in request.messages):
         what, why = "prompt_logprobs and images cannot be combined", "an image has no log probabilities"
         raise UsageError(what, why=why, field="prompt_logprobs")
-    if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
-        raise UsageError("stop must be texts that are not empty", field="stop")
     for name in CONSTRAINTS:
         if not isinstance(getattr(request, name), str):
             raise UsageError(f"{name} must be a string, not {shown(getattr(request, name))}", field=name)
@@ -154,6 +153,14 @@ def check_request(request: Request, n_vocab: int) -> None:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             raise UsageError("the prompt is not valid text", why=str(error)) from error
+
+
+def _check_lists(request: Request) -> None:
+    if not isinstance(request.stop, tuple | list) or not all(isinstance(stop, str) and stop for stop in request.stop):
+        raise UsageError("stop must be texts that are not empty", field="stop")
+    for name in ("stop_token_ids", "bad_words", "lora"):
+        if not isinstance(value := getattr(request, name), tuple | list):
+            raise UsageError(f"{name} must be a list, not {shown(value)}", field=name)
 
 
 def _check_images(message: Message) -> None:

@@ -59,6 +59,8 @@ class Adapters:
         """Return the set that a request asks for. Raises UsageError."""
         if not asked:
             return self.default
+        if not all(isinstance(pair, tuple | list) and len(pair) == 2 for pair in asked):
+            raise UsageError("lora must be pairs of an adapter and its scale", field="lora")
         scales = [(self._number(which), checked_scale(scale)) for which, scale in asked]
         if len(dict(scales)) < len(scales):
             raise UsageError("lora names an adapter twice", field="lora")

@@ -92,18 +92,23 @@ class Model(Closable):
     # --- questions and texts ------------------------------------------------------------------------------------------
 
     def chat(
-        self, messages: Messages | str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]
+        self,
+        messages: Messages | str,
+        *,
+        system: str | None = None,
+        cancel: CancelFlag | None = None,
+        **options: Unpack[AnswerOptions],
     ) -> Answer:
         """Answer a question, or the last of `messages`, through the model's chat template.
 
         `print` or `str` of the result waits for the whole answer; iterate over the result for its tokens as they come.
         The last event is no token (`is_last`). To continue a chat, add `answer.message` and the next question to
-        `messages`. Messages without a system message get the model's own, unless `add_system_prompt` is False.
+        `messages`. `system` is the system prompt; None: the model's own, unless `messages` have one.
 
         Keywords are the fields of `Request` and `SamplingSettings`. Setting `cancel` ends the answer early. Raises
         UsageError at once, GenerationError in the middle of the answer.
         """
-        return self.submit(chat_request(messages, options, self.own_settings), cancel)
+        return self.submit(chat_request(messages, options, self.own_settings, system), cancel)
 
     def generate(self, prompt: str, *, cancel: CancelFlag | None = None, **options: Unpack[AnswerOptions]) -> Answer:
         """Continue the text `prompt` as it is, without a chat template; iterate over the result for its tokens.
@@ -133,9 +138,11 @@ class Model(Closable):
         """
         return self._asynchronous(request_of(options, self.own_settings, prompt=prompt))
 
-    def achat(self, messages: Messages | str, **options: Unpack[AnswerOptions]) -> AsyncAnswer:
+    def achat(
+        self, messages: Messages | str, *, system: str | None = None, **options: Unpack[AnswerOptions]
+    ) -> AsyncAnswer:
         """`chat` for asyncio, as `agenerate`."""
-        return self._asynchronous(chat_request(messages, options, self.own_settings))
+        return self._asynchronous(chat_request(messages, options, self.own_settings, system))
 
     async def acomplete(self, prompt: str | Messages, **options: Unpack[AnswerOptions]) -> Completion:
         """`complete` for asyncio, as `agenerate`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, TypedDict
 
@@ -11,7 +12,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import SettingError, facts_of
 from edgespec.core.verify import VerifyRule
 from edgespec.errors import UsageError
-from edgespec.settings import Message, Request, bias_pairs, schema_text, with_system
+from edgespec.settings import Message, Request, bias_pairs, schema_text, shown, with_system
 
 Messages = Sequence[Message | dict[str, Any]]
 Texts = tuple[str, ...] | list[str] | str
@@ -87,12 +88,17 @@ class AnswerOptions(TypedDict, total=False):
     logit_bias: tuple[tuple[int, float], ...] | Mapping[int, float]
 
 
-def chat_request(messages: Messages | str, options: AnswerOptions, own: Mapping[str, Any]) -> Request:
-    """Return the request for the next answer of a chat, or to a question. `own` are the model's own settings."""
-    said = (Message("user", messages),) if isinstance(messages, str) else turns(messages)
-    if options.get("add_system_prompt", True):
-        said = with_system(said, own.get("system", ""))
-    return request_of(options, own, messages=said)
+def chat_request(
+    messages: Messages | str, options: AnswerOptions, own: Mapping[str, Any], system: str | None = None
+) -> Request:
+    """Return the request for the next answer of a chat, or to a question. `own` are the model's own settings, of which
+    `system` replaces the system prompt. Raises UsageError for messages that are none."""
+    said = (Message("user", messages),) if isinstance(messages, str) else _turns(messages)
+    if system is None:
+        system = own.get("system", "") if options.get("add_system_prompt", True) else ""
+    elif any(message.role == "system" for message in said):
+        raise UsageError("there are two system messages", why="one is in the messages", hint="leave system out")
+    return request_of(options, own, messages=with_system(said, system))
 
 
 def asked(prompt: str | Messages, options: AnswerOptions, own: Mapping[str, Any]) -> Request:
@@ -100,11 +106,20 @@ def asked(prompt: str | Messages, options: AnswerOptions, own: Mapping[str, Any]
     return request_of(options, own, prompt=prompt) if isinstance(prompt, str) else chat_request(prompt, options, own)
 
 
-def turns(messages: Messages) -> tuple[Message, ...]:
-    try:
-        return tuple(m if isinstance(m, Message) else Message(**m) for m in messages)
-    except TypeError as error:
-        raise UsageError("a message must have exactly role and content", why=str(error)) from error
+def _turns(messages: Messages) -> tuple[Message, ...]:
+    hint = 'messages are a list such as [{"role": "user", "content": "Hello"}]'
+    if not isinstance(messages, Iterable):
+        raise UsageError(f"{shown(messages)} is neither a text nor a list of messages", hint=hint)
+    said = list[Message]()
+    for message in messages:
+        try:
+            said.append(message if isinstance(message, Message) else Message(**message))
+        except TypeError as error:
+            what = f"a message must have exactly role and content, not {shown(message)}"
+            raise UsageError(what, hint=hint) from error
+    if not said:
+        raise UsageError("there are no messages", hint=hint)
+    return (*said,)
 
 
 def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType({}), **what: Any) -> Request:
@@ -129,9 +144,9 @@ def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType
         sampling["logit_bias"] = bias_pairs(sampling["logit_bias"])
     unknown = [name for name in settings if name not in Request.__dataclass_fields__]
     if unknown:
-        raise UsageError(
-            f"unknown setting {unknown[0]}", hint=f"one of: {', '.join(sampling_names)}, or a field of Request"
-        )
+        close = get_close_matches(unknown[0], AnswerOptions.__annotations__, 1)
+        hint = f"did you mean {close[0]}?" if close else f"settings are {', '.join(AnswerOptions.__annotations__)}"
+        raise UsageError(f"unknown setting {unknown[0]}", hint=hint)
     if sampling:
         try:
             settings["sampling"] = replace(settings.get("sampling", SamplingSettings()), **sampling)

@@ -324,8 +324,13 @@ class Answer(Closable, Iterator[TokenEvent]):
 
     def __repr__(self) -> str:
         """Return the text until now. It does not wait, because debuggers call it."""
-        is_over = bool(self._read) and self._read[-1].is_last
-        return f"<Answer: {self._text_so_far!r}{'' if is_over else '...'}>"
+        if not self._read:
+            return "<Answer: print() waits for its text>"
+        return f"<Answer: {self._text_so_far!r}{'' if self._read[-1].is_last else '...'}>"
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Wait for the answer, and show its text in IPython."""
+        printer.text(self.text)
 
     def _repr_markdown_(self) -> str | None:
         """Wait for the answer of a chat, and return it for a notebook."""

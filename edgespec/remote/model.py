@@ -22,7 +22,7 @@ from edgespec.llm.info import ModelInfo
 from edgespec.llm.notes import Notes
 from edgespec.llm.shared import SharedModel
 from edgespec.llm.stream import Loop, Stream
-from edgespec.remote.connection import POLL_S, Connection
+from edgespec.remote.connection import POLL_S, Connection, base_url
 from edgespec.remote.wire import Partial, body_of, events, messages_of
 from edgespec.settings import MAX_SEQUENCES, LoadSettings, Message, Request
 from edgespec.text.printable import one_line
@@ -60,11 +60,11 @@ class RemoteModel(SharedModel):
         also: Sequence[str] = (),
     ) -> None:
         self._settings = settings or LoadSettings("")
-        self.url, self.notes = url, Notes()
+        self.url, self.notes = base_url(url), Notes()
         self._counts: dict[tuple[tuple[Message, ...], str], int] = {}  # of messages and arguments of the template
         self._bytes: dict[int, bytes] = {}
         self.loop: _Answers = _Answers(self)
-        self.connection = Connection(url, key)
+        self.connection = Connection(self.url, key)
         try:
             self._info, self.texts_depend_on = self.connection.wait_for(self._introduction(also), cancel)
         except BaseException:

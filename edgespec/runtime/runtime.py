@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from operator import attrgetter
@@ -287,4 +288,10 @@ def load(*args: Any, **settings: Any) -> Runtime:
     separate processes (`Worker`) for that. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError,
     UsageError.
     """
-    return Runtime(LoadSettings(*args, **settings))
+    named = {name: _text(value) for name, value in settings.items()}
+    return Runtime(LoadSettings(*map(_text, args), **named))
+
+
+def _text(value: object) -> Any:
+    """Return a path as text, other values unchanged."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value

@@ -119,6 +119,13 @@ def test_a_server_tells_what_a_worker_does(worker: Worker, engine: RemoteModel) 
     assert engine.own_settings["temperature"] == SamplingSettings().temperature
 
 
+def test_the_address_of_the_api_is_that_of_the_server(server: Serving) -> None:
+    with RemoteModel(server.url.removeprefix("http://") + "/v1", KEY) as engine:
+        assert engine.url == server.url
+    with pytest.raises(UsageError, match="'a b' is not the URL of a server"):
+        RemoteModel("a b")
+
+
 def test_bytes_of_tokens_come_with_log_probabilities(worker: Worker, engine: RemoteModel) -> None:
     events = [*engine.submit(Request("def f(", max_tokens=6, logprobs=3))]
     ids = {id for event in events for id, _ in event.top_logprobs} | {event.id for event in events} - {-1}

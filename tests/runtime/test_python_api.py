@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import MISSING, fields, replace
+from types import SimpleNamespace
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -161,7 +162,7 @@ def test_several_texts_may_be_one(llm: Runtime) -> None:
 def test_an_answer_of_a_chat_has_what_a_completion_has(llm: Runtime) -> None:
     want = llm.complete([QUESTION], max_tokens=16, seed=3)
     read = llm.chat([QUESTION], max_tokens=16, seed=3)
-    assert repr(read) == "<Answer: ''...>"  # it does not wait
+    assert repr(read) == "<Answer: print() waits for its text>"  # it does not wait itself
     assert next(read).text
     assert repr(read).endswith("...>")
     assert text(read) != want.text
@@ -241,7 +242,11 @@ def test_a_notebook_shows_the_answer_of_a_chat_as_markdown() -> None:
     assert said("It is *4*.")._repr_markdown_() == "It is *4*."
     folded = "<details>\n<summary>Thinking</summary>\n\nIt is **2**?\n\n</details>\n\nIt is *4*."
     assert said(REASONED)._repr_markdown_() == folded
-    assert said("def __init__(self):", is_chat=False)._repr_markdown_() is None
+    code = said("def __init__(self):\n    pass", is_chat=False)
+    assert code._repr_markdown_() is None
+    shown = list[str]()
+    code._repr_pretty_(SimpleNamespace(text=shown.append), cycle=False)
+    assert shown == [code.text]
 
 
 def text(events: Iterator[TokenEvent]) -> str:

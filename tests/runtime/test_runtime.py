@@ -395,7 +395,7 @@ def test_closing_ends_the_answer_in_the_making() -> None:
     "settings",
     [
         {"stop": ("",)},
-        {"stop": "self"},
+        {"stop": ("self", 3)},
         {"seed": -1},
         {"logprobs": -1},
         {"max_tokens": -2},
@@ -414,6 +414,39 @@ def test_messages_and_texts_that_are_none_are_refused(llm: Runtime) -> None:
         llm.generate("\ud800")
     with pytest.raises(UsageError, match="must have exactly role and content"):
         llm.chat([{"role": "user"}])
+    nothing: list[Any] = [42, [42], {"role": "user", "content": "Hello"}, []]
+    for messages in nothing:
+        with pytest.raises(UsageError, match=r'a list such as \[\{"role": "user"'):
+            llm.chat(messages)
+    with pytest.raises(UsageError, match="two system messages"):
+        llm.chat([{"role": "system", "content": "Be brief."}], system="Be long.")
+
+
+@pytest.mark.parametrize("name", ["bad_words", "stop_token_ids", "lora"])
+def test_a_setting_that_is_a_list_is_checked(llm: Runtime, name: str) -> None:
+    settings: Any = {name: 3}
+    with pytest.raises(UsageError, match=f"{name} must be a list, not 3"):
+        llm.complete("x", **settings)
+
+
+def test_adapters_are_pairs(llm: Runtime) -> None:
+    settings: Any = {"lora": ["style"]}
+    with pytest.raises(UsageError, match="lora must be pairs of an adapter and its scale"):
+        llm.complete("x", **settings)
+
+
+def test_unknown_settings_are_corrected(llm: Runtime) -> None:
+    wrong: Any = {"temprature": 1}
+    with pytest.raises(UsageError, match=r"did you mean temperature\?"):
+        llm.complete("x", **wrong)
+    with pytest.raises(UsageError, match="settings are add_system_prompt, max_tokens"):
+        llm.complete("x", **{"zzz": 1})  # type: ignore[arg-type]  # noqa: PIE804
+
+
+def test_a_path_may_be_a_path_of_pathlib(tmp_path: Path) -> None:
+    file: Any = write_model(tmp_path / "tiny.gguf", "llama")
+    with edgespec.load(file, threads=1) as llm, edgespec.load(model=file, threads=1) as named:
+        assert llm.settings == named.settings == LoadSettings(str(file), threads=1)
 
 
 def test_the_draft_model_also_decodes_only_what_a_turn_adds(llm: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,6 +60,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", "llama", chat_template=CHATML, n_ctx=80_000)
 
 
+def test_a_worker_of_a_name_completes_and_answers() -> None:
+    with Worker("demo") as worker:
+        assert worker.settings == LoadSettings("demo")
+        assert worker.complete("def f(", max_tokens=4, ignore_eos=True).stats.generated_tokens == 4
+        assert repr(worker) == "<Worker of demo>"
+
+
 class Told:
     """Hears the progress that a worker reports, and passes it on to `hear`."""
 

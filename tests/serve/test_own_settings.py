@@ -117,6 +117,9 @@ def test_python_answers_as_the_model_says(llm: Runtime, text: str, bare: str) ->
     assert llm.own_settings == {"system": SYSTEM, **SAMPLING}
     assert str(llm.chat(QUESTION, seed=SEED, max_tokens=N)) == text
     assert str(llm.complete(SAID, seed=SEED, max_tokens=N)) == text
+    assert str(llm.chat(QUESTION, system="", seed=SEED, max_tokens=N)) == bare
+    own = [{"role": "system", "content": "Shout."}, *SAID]
+    assert str(llm.chat(own, seed=SEED, max_tokens=N)) == str(llm.chat(SAID, system="Shout.", seed=SEED, max_tokens=N))
     system = [{"role": "system", "content": ""}]
     assert str(llm.chat([*system, *SAID], seed=SEED, max_tokens=N)) not in (text, "")
     raw = llm.complete(QUESTION, seed=SEED, max_tokens=N).text

@@ -26,7 +26,7 @@ AHEAD = 2  # requests that are sent for each slot
 
 
 class Worker(Model):
-    """A `Runtime` in a worker process, with the same requests, events and errors.
+    """A `Runtime` in a worker process, with the same requests, events and errors. `settings` may be a model's name.
 
     The constructor returns when the model is loaded, and raises LoadingStoppedError when `cancel` is set before. All
     methods may be called from several threads. Methods that ask the process wait for a forward pass if it is
@@ -37,11 +37,12 @@ class Worker(Model):
 
     def __init__(
         self,
-        settings: LoadSettings,
+        settings: LoadSettings | str,
         progress: Progress | None = None,
         cancel: CancelFlag | None = None,
         notes: Notes | None = None,
     ) -> None:
+        settings = LoadSettings(settings) if isinstance(settings, str) else settings
         self.notes = Notes() if notes is None else notes
         self._within_s = float("inf")
         self.loop: Pipes = Pipes(settings, progress or (lambda what, done: None), self.notes)
