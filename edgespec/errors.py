@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, Self
 
 
 class EdgespecError(Exception):
-    """Base class of all errors for users; `str()` is the whole message. Exit code 1: the generation failed."""
+    """Base class of all errors for users; `str()` is the whole message. Exit code 1: the generation failed.
+
+    Messages name settings by their fields, between backticks: `with_names` of core/setting.py.
+    """
 
     exit_code = 1
 
@@ -47,8 +50,22 @@ def told_as(kind: type[EdgespecError], what: str, *, hint: str = "") -> Iterator
         raise kind(what, why=error.strerror or str(error), hint=hint) from error
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a hint with the known name that is most similar to an unknown one; "" if none is similar."""
+    from difflib import get_close_matches  # which a start does without
+
+    near = get_close_matches(name.lower(), known, n=1)
+    return f"did you mean {near[0]}?" if near else ""
+
+
 class GenerationError(EdgespecError):
-    """The native library failed in the middle of an answer."""
+    """The native library failed in the middle of an answer.
+
+    Attributes:
+        lost_workers: machines that hold layers (`LoadSettings.rpc`) cannot be reached; they may come back.
+    """
+
+    lost_workers = False
 
 
 class LostError(GenerationError):

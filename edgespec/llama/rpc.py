@@ -31,10 +31,10 @@ def has_rpc() -> bool:
 
 def offers(addresses: Sequence[str]) -> list[RemoteDevice]:
     """Return the devices of all workers, with numeric addresses. Raises UsageError if this build has no RPC, and
-    GenerationError with the address of a worker that cannot be used."""
+    WorkerUnreachableError with the address of a worker that cannot be used."""
     if not has_rpc():
         raise UsageError(
-            "this build of llama.cpp has no RPC backend, which --rpc needs",
+            "this build of llama.cpp has no RPC backend, which `rpc` needs",
             hint="build it with -DGGML_RPC=on in CMAKE_ARGS",
         )
     found: list[RemoteDevice] = []

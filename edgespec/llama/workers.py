@@ -37,6 +37,12 @@ class RemoteDevice:
     alignment: int
 
 
+class WorkerUnreachableError(GenerationError):
+    """A worker cannot be used, or does not answer."""
+
+    lost_workers = True
+
+
 def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
     """Return each address as HOST:PORT. An entry of the list may have several, separated by commas. Raises
     UsageError."""
@@ -46,26 +52,26 @@ def parse_addresses(texts: str | Sequence[str]) -> tuple[str, ...]:
         match = _ADDRESS.fullmatch(text)
         port = int(match[2] or DEFAULT_PORT) if match else 0
         if match is None or not 0 < port < 65536:
-            raise UsageError(f"{text} is not the address of a worker", hint="--rpc HOST:PORT, such as 10.0.0.2:50052")
+            raise UsageError(f"{text} is not the address of a worker", hint="`rpc=HOST:PORT`, such as 10.0.0.2:50052")
         found.append(f"{match[1]}:{port}")
     return tuple(found)
 
 
 def probe(address: str, *, answer_s: float = ANSWER_S) -> list[RemoteDevice]:
-    """Return the devices of the worker at HOST:PORT. Raises GenerationError."""
+    """Return the devices of the worker at HOST:PORT. Raises WorkerUnreachableError."""
     host, _, port = address.rpartition(":")
     try:
         numeric = str(socket.getaddrinfo(host, int(port), socket.AF_INET, socket.SOCK_STREAM)[0][4][0])
         with socket.create_connection((numeric, int(port)), timeout=answer_s) as connection:
             return _ask(connection, f"{numeric}:{port}")
     except TimeoutError as error:
-        raise GenerationError(
+        raise WorkerUnreachableError(
             f"the worker {address} does not answer",
             why=f"it was silent for {answer_s:g} s",
             hint="a worker serves one program at a time: end the other one, or start another worker",
         ) from error
     except (OSError, ValueError) as error:
-        raise GenerationError(
+        raise WorkerUnreachableError(
             f"cannot use the worker {address}",
             why=getattr(error, "strerror", None) or str(error),
             hint=f"start it there, of the same version as here: edgespec rpc-worker --port {port}",

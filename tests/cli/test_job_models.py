@@ -9,12 +9,13 @@ from fake_stream import FakeStream
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import GenerationError
+from edgespec.llama.workers import WorkerUnreachableError
 from edgespec.llm.notes import Notes
 from edgespec.runtime.worker import Worker, WorkerDiedError, restarted
 from edgespec.runtime.worker.restarted import RestartedWorker
 from edgespec.settings import LoadSettings
 
-AWAY = GenerationError("cannot reach a worker: a:1")
+AWAY = WorkerUnreachableError("cannot reach a worker: a:1")
 
 
 class Refusing:

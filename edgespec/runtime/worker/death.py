@@ -22,9 +22,11 @@ class WorkerDiedError(LostError):
 
     is_crash = True
 
-    def __init__(self, what: str, *, why: str = "", hint: str = "", out_of_memory: bool = False) -> None:
+    def __init__(
+        self, what: str, *, why: str = "", hint: str = "", out_of_memory: bool = False, lost_workers: bool = False
+    ) -> None:
         super().__init__(what, why=why, hint=hint)
-        self.out_of_memory = out_of_memory
+        self.out_of_memory, self.lost_workers = out_of_memory, lost_workers
 
 
 class LoadingStoppedError(EdgespecError):
@@ -71,7 +73,7 @@ def remedies(settings: LoadSettings, info: ModelInfo, *, error: Exception | None
 
 def lost_workers(settings: LoadSettings, error: Exception | None) -> bool:
     """True if the error is about RPC workers, which may come back."""
-    return bool(settings.rpc) and isinstance(error, GenerationError) and "worker" in error.what
+    return bool(settings.rpc) and isinstance(error, GenerationError) and error.lost_workers
 
 
 def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
@@ -83,7 +85,9 @@ def explained(code: int | None, said: Sequence[str]) -> WorkerDiedError:
     for lost, hint in ((LOST, LOST_HINT), (GPU_FAILED, GPU_HINT)):
         if found := [line.partition(lost)[2].strip() for line in words if lost in line]:
             no_memory = bool(_NO_MEMORY.search(found[0]))
-            return WorkerDiedError(lost.rstrip(":"), why=found[0], hint=hint, out_of_memory=no_memory)
+            return WorkerDiedError(
+                lost.rstrip(":"), why=found[0], hint=hint, out_of_memory=no_memory, lost_workers=lost == LOST
+            )
     last = words[-1].removeprefix("what():").strip() if words else ""  # C++ prints this for an uncaught exception
     # Python and C++ report a lack of memory by an exception, which ends the process in one of these ways.
     if name == "memory" or (name in ("", "SIGABRT") and any(_NO_MEMORY.search(line) for line in words)):
