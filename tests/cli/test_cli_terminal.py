@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from terminal import at_terminal, read_rest
+from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 
 from edgespec.cli.terminal import line_editor
@@ -109,3 +110,48 @@ def test_an_answer_ends_with_one_newline_however_its_pieces_come() -> None:
         output.end_answer()
     assert isinstance(pipe.buffer, io.BytesIO)
     assert pipe.buffer.getvalue() == b"\na\n\nb\n"
+
+
+# --- Ctrl-C -----------------------------------------------------------------------------------------------------------
+
+# Makes the terminal the controlling one, as a shell does: Ctrl-C is a key then, which the terminal echoes.
+AS_A_SHELL = [
+    sys.executable,
+    "-c",
+    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "os.execv(sys.executable, [sys.executable, '-m', 'edgespec', *sys.argv[1:]])",
+]
+
+
+def echoes_control(master: int) -> bool:
+    import termios
+
+    return bool(termios.tcgetattr(master)[3] & termios.ECHOCTL)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("n_times", [1, 2])
+def test_ctrl_c_is_not_echoed_into_an_answer(home: Path, n_times: int) -> None:
+    endless = [*ARGS, "-c", "1000000", "--ignore-eos", "-n", "-1"]
+    with at_terminal(home, endless, command=AS_A_SHELL) as (program, master):
+        assert echoes_control(master)
+        read_until(master, "note: the model was trained for")
+        read_until(master, "\n")
+        os.read(master, 100)  # of the answer
+        assert not echoes_control(master)
+        os.write(master, b"\x03" * n_times)
+        seen = read_rest(master)
+        assert program.wait(60) == 130
+        assert "^C" not in seen and seen.endswith("\r\n")
+        assert echoes_control(master)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")
+def test_a_server_leaves_the_prompt_of_the_shell_its_own_line(home: Path) -> None:
+    args = ["serve", "-m", "tiny.gguf", "-t", "1", "--port", "0", "--only"]
+    with at_terminal(home, args, command=AS_A_SHELL) as (program, master):
+        seen = read_until(master, "}'\r\n")
+        os.write(master, b"\x03")
+        seen += read_rest(master).replace("\x03", "")  # which a terminal does not show
+        assert program.wait(60) in (0, 130)
+        assert "^C" not in seen and seen.endswith("\r\n")

@@ -53,7 +53,8 @@ class Interrupts:
         """Within this block the first signal calls `first`, in another thread, instead of ending the process."""
         self._first = first
         try:
-            yield
+            with _echo.off():
+                yield
         finally:
             self._first = None
 
@@ -95,9 +96,49 @@ class Interrupts:
             self._first()
 
 
+class _Echo:
+    """The terminal's setting to print control characters: ^C would be in the middle of an answer."""
+
+    is_off = False
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """Within this block the terminal of stdin and stdout does not print ^C."""
+        if all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout)):
+            self.is_off = self._change(on=False)
+        try:
+            yield
+        finally:
+            self.restore()
+
+    def restore(self) -> None:
+        if self.is_off:
+            self.is_off = False
+            self._change(on=True)
+
+    def _change(self, *, on: bool) -> bool:
+        """Change the setting. Return whether it was different."""
+        with suppress(ImportError, OSError):
+            import termios  # which Windows does not have
+
+            if os.tcgetpgrp(0) != os.getpgrp():  # in the background, a change would stop the process
+                return False
+            with suppress(termios.error):
+                attributes = termios.tcgetattr(0)
+                before = attributes[3]
+                attributes[3] = before | termios.ECHOCTL if on else before & ~termios.ECHOCTL
+                termios.tcsetattr(0, termios.TCSANOW, attributes)
+                return bool(attributes[3] != before)
+        return False
+
+
+_echo = _Echo()
+
+
 def leave(number: int) -> None:
     """End the process immediately. All output has been flushed before."""
     remove_unfinished()
+    _echo.restore()
     with suppress(OSError):  # the terminal may be gone
         if sys.stderr is not None and sys.stderr.isatty():
             os.write(2, b"\n")
