@@ -67,6 +67,13 @@ def test_a_drafter_of_a_package_drafts_and_texts_stay() -> None:
 
 
 @pytest.mark.usefixtures("example")
+def test_a_drafter_of_a_package_is_in_the_help_of_its_option() -> None:
+    shown = " ".join(CliRunner().invoke(program, ["run", "--help"]).output.split())
+    assert f"period: {REGISTRY['period'].help} (of the package edgespec-example)." in shown
+    assert shown.count("period: ") == 1
+
+
+@pytest.mark.usefixtures("example")
 def test_a_command_of_a_package_runs_and_is_listed() -> None:
     done = CliRunner().invoke(program, ["pieces", "demo", "Hi"])
     assert done.exit_code == 0 and "b'H" in done.output

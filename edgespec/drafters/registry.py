@@ -162,7 +162,7 @@ def made(name: str, parts: Parts) -> Drafter | None:
     except Exception as error:  # a package may raise anything
         what = f"{name!r} of the package {plugins.package_of(plugins.DRAFTERS, name)} cannot be used"
         raise UsageError(
-            what, why=f"{type(error).__name__}: {error}", hint=f"leave {name} out of --spec-type"
+            what, why=f"{type(error).__name__}: {error}", hint=f"leave {name} out of `spec_type`"
         ) from error
 
 
@@ -184,6 +184,13 @@ REGISTRY = Registry({entry.name: entry for entry in _ENTRIES})
 def names_that_need(*needs: Needs) -> tuple[str, ...]:
     """Return edgespec's own drafters that need one of these, in the order in which they are asked."""
     return tuple(name for name, entry in REGISTRY.own.items() if entry.needs in needs)
+
+
+def help_of_others() -> str:
+    """Return a sentence about each drafter of another package."""
+    others = {name: entry for name, entry in REGISTRY.items() if name not in REGISTRY.own}
+    packages = {name: plugins.package_of(plugins.DRAFTERS, name) for name in others}
+    return " ".join(f"{name}: {entry.help} (of the package {packages[name]})." for name, entry in others.items())
 
 
 def help_text() -> str:

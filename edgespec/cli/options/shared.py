@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
@@ -29,7 +30,7 @@ from edgespec.cli.options.types import (
 )
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import Facts, SettingError, facts_of, option_names
-from edgespec.drafters.registry import help_text
+from edgespec.drafters.registry import help_of_others, help_text
 from edgespec.errors import UsageError
 from edgespec.llama.constraint import constraint_text
 from edgespec.settings import (
@@ -88,6 +89,15 @@ def _attributes(field: str, facts: Facts) -> dict[str, Any]:
             return {"type": Text()}
 
 
+class DraftersOption(Option):
+    """An option whose help describes all drafters. Those of other packages are looked for when the help is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        shown = copy(self)
+        shown.help = f"{self.help} {help_of_others()}".rstrip()
+        return super(DraftersOption, shown).get_help_record(ctx)
+
+
 def _option(section: str, field: str, facts: Facts) -> Option:
     """Return the option of a declared setting."""
     attrs: dict[str, Any] = {"default": facts.default} | _attributes(field, facts)
@@ -100,7 +110,8 @@ def _option(section: str, field: str, facts: Facts) -> Option:
     more = [help_text()] if facts.kind == "drafters" else ["Repeatable."] if attrs.get("multiple") else []
     names = (*option_names(field, facts), field)
     section = facts.section or section
-    return Option(*names, section=section, help=" ".join([facts.help, *more]), advanced=facts.advanced, **attrs)
+    kind = DraftersOption if facts.kind == "drafters" else Option
+    return kind(*names, section=section, help=" ".join([facts.help, *more]), advanced=facts.advanced, **attrs)
 
 
 def _options(section: str, settings: type) -> dict[str, Option]:
