@@ -18,6 +18,7 @@ from edgespec.cli.commands.run import run
 from edgespec.cli.options.command import config_files, project_file
 from edgespec.cli.options.common import Option
 from edgespec.cli.options.group import ELSEWHERE
+from edgespec.cli.options.shared import CONFIGURABLE
 from edgespec.core.sampling import SamplingSettings
 from edgespec.errors import UsageError
 from edgespec.files import cache, paths
@@ -348,3 +349,8 @@ def test_a_chat_saves_its_settings_and_its_model_for_new_chats(home: Path) -> No
 def test_every_setting_of_a_chat_is_one_of_a_file() -> None:
     keys = {option.key for option in run.params if isinstance(option, Option) and option.config}
     assert {item.name for item in SETTINGS} <= keys
+
+
+def test_the_options_that_files_may_set_are_those_of_run() -> None:
+    of_run = [param for param in run.params if isinstance(param, Option) and param.config and param.name != "help_all"]
+    assert {*CONFIGURABLE} == {*of_run} and len(CONFIGURABLE) == len(of_run)

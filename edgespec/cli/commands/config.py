@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 from edgespec.cli.options.command import configured, project_file, setting_option
 from edgespec.cli.options.common import Option
 from edgespec.cli.options.group import Group
-from edgespec.cli.options.shared import RUN
+from edgespec.cli.options.shared import CONFIGURABLE
 from edgespec.cli.options.types import Text
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
@@ -25,7 +25,7 @@ class Key(Text):
     """The name of a setting."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        keys = (each.key for each in RUN if each.config)
+        keys = (each.key for each in CONFIGURABLE)
         return [CompletionItem(key) for key in keys if key.startswith(incomplete)]
 
 
@@ -54,7 +54,7 @@ def _show(ctx: click.Context) -> None:
     output.line(f"personas      {folder()} ({', '.join(each.name for each in usable)})")
     for problem in problems:
         output.line(f"              cannot be used: {one_line(problem)}")
-    for option in RUN:
+    for option in CONFIGURABLE:
         value, file = settings.get(str(option.name), (None, None))
         if variable := os.environ.get(str(option.envvar)):
             output.line(f"{option.key} = {one_line(variable)}  # {option.envvar}")

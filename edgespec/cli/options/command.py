@@ -21,7 +21,7 @@ from click.core import ParameterSource
 from edgespec.cancel import CancelFlag
 from edgespec.cli.options.common import Option
 from edgespec.cli.options.group import ELSEWHERE
-from edgespec.cli.options.shared import RUN, settings_from
+from edgespec.cli.options.shared import CONFIGURABLE, settings_from
 from edgespec.cli.terminal.interrupt import Interrupts
 from edgespec.cli.terminal.output import Output
 from edgespec.errors import UsageError
@@ -262,7 +262,7 @@ def configured(ctx: click.Context) -> dict[str, tuple[object, Path]]:
 
 def setting_option(key: str, where: str = "") -> Option:
     """Return the option of `run` that a key of a file sets. Raises UsageError, which begins with `where`."""
-    options = {each.key: each for each in RUN if each.config}
+    options = {each.key: each for each in CONFIGURABLE}
     if key not in options:
         raise UsageError(f"{where}unknown setting '{key}'", hint=_hint(key, options.values()))
     return options[key]

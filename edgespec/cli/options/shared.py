@@ -222,11 +222,15 @@ QUIET = flag("-q", "--quiet", config=True, help="No notes, progress, seed or sta
 VERBOSE = flag("-v", "--verbose", config=True, help="Log details to stderr, with tracebacks of errors.")
 # fmt: on
 
-RUN = [
-    *(FILE, SYSTEM, CHAT_OR_RAW, SPECIAL, SERVER, *MODEL, YES, KEEP_ALIVE),
-    *(*SPECULATION, *SAMPLING, *ANSWER, SAMPLES, AS_JSON, EXPLAIN, STATS, QUIET, VERBOSE),
+CONFIGURABLE = [
+    each
+    for each in (
+        *(SYSTEM, CHAT_OR_RAW, SPECIAL, SERVER, *MODEL, KEEP_ALIVE),
+        *(*SPECULATION, *SAMPLING, *ANSWER, AS_JSON, EXPLAIN, STATS, QUIET, VERBOSE),
+    )
+    if each.config
 ]
-"""The options of `run`; configuration files may set those with `config`."""
+"""The options of `run` that configuration files may set. Other commands know them without loading `run`."""
 
 
 # --- settings from values ---------------------------------------------------------------------------------------------
