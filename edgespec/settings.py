@@ -27,6 +27,7 @@ LARGEST = 2**31 - 1
 SEED_BITS = 53  # of random seeds: JavaScript's numbers are exact up to this size
 MAX_THREADS = 512
 MAX_SEQUENCES = 256
+AUTO_SEQUENCES = 16  # at most, if their number is not set: more gain little, since wider passes cost more
 AUTO_DRAFT = "auto"  # the best installed draft model
 MAX_DRAFT = 64
 DRAFT_N_MAX = 31  # default limit of draft tokens; the policy drafts as many of them as pay off
@@ -224,8 +225,9 @@ class LoadSettings:
     threads_batch_draft: int = setting(0, Facts("integer", least=0, most=MAX_THREADS))
     cache_type_k_draft: str | None = setting(None, Facts("choice", choices=(*CACHE_TYPES,)))
     cache_type_v_draft: str | None = setting(None, Facts("choice", choices=(*CACHE_TYPES,)))
-    #: answers decoded together
+    #: answers decoded together; 0: as many as memory allows, up to `most_sequences`
     sequences: int = setting(1, Facts("integer", least=0, most=MAX_SEQUENCES, compared="never"))
+    most_sequences: int = setting(AUTO_SEQUENCES, Facts("integer", least=1, most=MAX_SEQUENCES, compared="never"))
     #: raise an error if the model does not fit into free memory, instead of running slowly or with less context
     must_fit: bool = setting(False, Facts("flag", compared="never"))
     #: let a worker process load models that make vectors and cannot generate

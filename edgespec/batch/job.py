@@ -21,7 +21,8 @@ MOST_WAITING = 256  # results that were not taken yet
 class Job:
     """Answers `rows` with `llm`; iterate over `run` for the results. None in `rows` means that no row is there yet.
 
-    With `ordered`, results have the order of the rows. `heard` is called with each event.
+    With `ordered`, results have the order of the rows. `heard` is called with each event, and `dropped` with the number
+    of tokens of an answer that begins anew.
     """
 
     def __init__(
@@ -33,9 +34,10 @@ class Job:
         *,
         ordered: bool = False,
         heard: Callable[[TokenEvent | EdgespecError], None] = lambda event: None,
+        dropped: Callable[[int], None] = lambda n_tokens: None,
     ) -> None:
         self._llm, self._rows, self._results, self._cancel = llm, rows, results, cancel
-        self._ordered, self._heard = ordered, heard
+        self._ordered, self._heard, self._dropped = ordered, heard, dropped
         self._flights: dict[int, _Flight] = {}
         self._asked: dict[int, tuple[_Flight, int]] = {}  # the row and the sample of each request
         self._n_taken = self._n_asked = self._n_delivered = 0
@@ -109,6 +111,8 @@ class Job:
                 self._deliver(flight.number, self._results.failed(flight.row, event))
             return
         if event.is_anew:
+            lost = flight.answers[sample]
+            self._dropped(lost.n_tokens or len(lost.pieces))  # a server may report no tokens
             flight.begin(sample)
         flight.answers[sample].add(event)
         if event.finish_reason is None:

@@ -151,6 +151,10 @@ class Meter:
     def hear(self, event: TokenEvent | EdgespecError) -> None:
         self.n_tokens += isinstance(event, TokenEvent) and not event.is_last and (event.id >= 0 or event.text != "")
 
+    def drop(self, n_tokens: int) -> None:
+        """Leave out the tokens of an answer that was lost, and begins anew."""
+        self.n_tokens -= n_tokens
+
     def add(self, result: RowResult) -> None:
         self.n_rows += 1
         self.n_failed += bool(result.failure)

@@ -36,6 +36,7 @@ from edgespec.models.memory.placement import (
 from edgespec.runtime.guarantee import may_pad
 from edgespec.runtime.model_files import ModelFiles, drafters_with
 from edgespec.settings import (
+    AUTO_SEQUENCES,
     MAX_LEAVES,
     MAX_SEQUENCES,
     MTP,
@@ -46,9 +47,7 @@ from edgespec.settings import (
 )
 from edgespec.text.figures import size_of
 
-# Each sequence needs the memory of a context; more than 16 gain little, since wider passes cost more.
-MOST_SEQUENCES, MEMORY_SHARE = 16, 0.5
-
+MEMORY_SHARE = 0.5  # of the free memory, for the contexts of several sequences
 CACHE_SHARE, MOST_CACHE_BYTES = 8, 8 << 30  # of the free memory, for the prefix cache
 
 MOST_REPACKED = 0.75  # of the machine's memory, for repacked weights
@@ -100,7 +99,8 @@ def _planned(settings: LoadSettings, files: ModelFiles, draft: Header | None, no
     offload = gpu_layers, gpu_layers_draft
     request = _request(resolved, files, draft, names, on_gpu=on_gpu)
     if settings.sequences == 0 and not settings.strict:
-        resolved = replace(settings, sequences=sequences_that_fit(request, *offload, workers))
+        sequences = sequences_that_fit(request, *offload, workers, most=settings.most_sequences)
+        resolved = replace(settings, sequences=sequences)
         request = _request(resolved, files, draft, names, on_gpu=on_gpu)
     must_fit = settings.must_fit or (draft is not None and files.is_draft_optional)
     may_shrink = not settings.ctx_size and not must_fit
@@ -305,8 +305,10 @@ def sequences_that_fit(
     gpu_layers: Offload = "auto",
     gpu_layers_draft: Offload = "auto",
     workers: Sequence[RemoteDevice] = (),
+    *,
+    most: int = AUTO_SEQUENCES,
 ) -> int:
-    """Return how many answers can be decoded together: as a pass has room for, and half of the free memory holds."""
+    """Return how many answers can be decoded together, up to `most`: as many as half of the free memory holds."""
     plan, free_vram = _with_gpus(plan, gpu_layers, gpu_layers_draft)
     plan = _repacked(_arranged(plan, gpu_layers, gpu_layers_draft, free_vram, workers))
     one = estimate(plan)
@@ -320,7 +322,7 @@ def sequences_that_fit(
         more = (several.allocated - one.allocated, several.vram - one.vram)
         return any(each > max(0, MEMORY_SHARE * left) for each, left in zip(more, room, strict=True))
 
-    return 1 + bisect_right(range(2, MOST_SEQUENCES + 1), False, key=too_many)
+    return 1 + bisect_right(range(2, most + 1), False, key=too_many)
 
 
 def _times(plan: MemoryPlan, sequences: int) -> MemoryPlan:

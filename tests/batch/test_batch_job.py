@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from edgespec.batch import answer_rows
 from edgespec.batch.job import MOST_WAITING, Job
 from edgespec.batch.reading import Defaults, RowReader
-from edgespec.batch.results import Results
+from edgespec.batch.results import Meter, Results
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.errors import GenerationError, UsageError
@@ -228,6 +228,14 @@ def test_a_row_is_asked_once_more_after_a_death() -> None:
     engine = FakeStream(deaths=1)
     (found,) = results(restarted(engine), [row("a", "kills", seed=3)])
     assert found["content"] == "kills 3 0."
+
+
+def test_tokens_of_a_lost_attempt_are_not_counted() -> None:
+    engine, meter = FakeStream(2, deaths=1), Meter(0)
+    rows = [row("a", max_tokens=9), row("b", max_tokens=3), row("late", "kills", max_tokens=2)]
+    found = results(restarted(engine), rows, heard=meter.hear, dropped=meter.drop)
+    assert engine.n_deaths == 1 and not any("error" in each for each in found)
+    assert meter.n_tokens == sum(each["tokens"] for each in found) == 14
 
 
 def test_samples_of_a_row_are_all_asked_again_after_a_death() -> None:

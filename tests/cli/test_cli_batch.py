@@ -23,7 +23,7 @@ from tiny_gguf import CHATML, write_model
 from edgespec.batch.results import Meter, RowResult
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
-from edgespec.errors import GenerationError
+from edgespec.errors import FailedRowsError, GenerationError
 from edgespec.events import TokenEvent
 from edgespec.runtime.worker.death import LoadingStoppedError
 from edgespec.text.figures import clock
@@ -157,6 +157,32 @@ def test_parallel_is_how_many_answers_there_are_at_a_time(
     write(home, {"prompt": "a"})
     assert batch(home, "in.jsonl", *args).returncode == 0
     assert [settings.sequences for settings in fake.settings] == [sequences]
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "args", "most"),
+    [(1, [], 1), (3, [], 3), (3, ["--samples", "2"], 6), (3, ["--limit", "2"], 2), (40, [], 16)],
+)
+def test_no_more_answers_are_prepared_for_than_the_input_asks_for(
+    home: Path, fake: FakeWorkers, n_rows: int, args: list[str], most: int
+) -> None:
+    write(home, *prompts(n_rows))
+    assert batch(home, "in.jsonl", *args).returncode == 0
+    assert [settings.most_sequences for settings in fake.settings] == [most]
+
+
+def test_rows_that_are_done_or_bad_need_no_room(home: Path, fake: FakeWorkers) -> None:
+    write(home, *prompts(3))
+    assert batch(home, "in.jsonl", "-o", "out.jsonl").returncode == 0
+    write(home, *prompts(5), {"id": "bad"})
+    assert batch(home, "in.jsonl", "-o", "out.jsonl").returncode == FailedRowsError.exit_code
+    assert [settings.most_sequences for settings in fake.settings] == [3, 2]
+    assert sorted(ids(home / "out.jsonl"), key=str) == ["bad", *(f"r{number}" for number in range(5))]
+
+
+def test_a_pipe_may_bring_any_number_of_rows(home: Path, fake: FakeWorkers) -> None:
+    assert batch(home, "-", stdin=b'{"prompt": "a"}\n').returncode == 0
+    assert [settings.most_sequences for settings in fake.settings] == [16]
 
 
 def test_order_limit_and_timings(home: Path, fake: FakeWorkers) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import chain, islice
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO
@@ -30,6 +31,7 @@ from edgespec.cli.setup.batch_files import (
     are_same,
     count_rows,
     input_lines,
+    is_file,
     merge_parts,
     open_input,
     remaining,
@@ -48,7 +50,7 @@ from edgespec.models.text_facts import text_facts
 from edgespec.requests.openai import TokenBytes
 from edgespec.requests.row import BadRow, Row
 from edgespec.runtime.worker import LoadingStoppedError
-from edgespec.settings import MAX_SEQUENCES, LoadSettings, Request
+from edgespec.settings import AUTO_SEQUENCES, MAX_SEQUENCES, LoadSettings, Request
 from edgespec.text.figures import counted
 from edgespec.validation import check_load_settings, check_rule
 
@@ -89,7 +91,7 @@ class BatchOptions(Options):
     ))
     parallel: int = value_of(option(
         "Output", "--parallel", type=PARALLEL, default="auto", metavar="auto|N",
-        help=f"Answers to decode together, at most {MAX_SEQUENCES}. auto: up to 16, as memory allows.",
+        help=f"Answers to decode together, at most {MAX_SEQUENCES}. auto: up to {AUTO_SEQUENCES}, as memory allows.",
     ))
     ordered: bool = value_of(flag("--ordered", help="Write results in the order of the input."))
     retry_errors: bool = value_of(flag(
@@ -180,7 +182,7 @@ class _Model:
     depend_on: Mapping[str, object]
     asked: Request
     token_bytes: TokenBytes
-    open: Callable[[CancelFlag], Fleet]
+    open: Callable[[int, CancelFlag], Fleet]  # for this number of answers at the most
 
 
 @contextmanager
@@ -200,9 +202,13 @@ def _here(call: Call[BatchOptions]) -> Iterator[_Model]:
     header, asked = check_model(found.path), _defaults(options)
     has_template = bool(chat_templates(header, settings.chat_template, settings.chat_template_file).default)
     depend_on = text_facts(header, settings)
-    load: Callable[[CancelFlag], Fleet] = partial(open_model, settings, asked, output)
-    if options.over:
-        load = partial(open_nodes, options.over, settings, depend_on, asked, output, may_download=may_download)
+
+    def load(most: int, cancel: CancelFlag) -> Fleet:
+        wanted = replace(settings, most_sequences=most)
+        if options.over:
+            return open_nodes(options.over, wanted, depend_on, asked, output, cancel, may_download=may_download)
+        return open_model(wanted, asked, output, cancel)
+
     yield _Model(found.name, has_template, depend_on, asked, _token_bytes(found.path), load)
 
 
@@ -240,7 +246,7 @@ def _on_servers(call: Call[BatchOptions]) -> Iterator[_Model]:
             first.texts_depend_on,
             asked,
             partial(token_bytes, engines),
-            lambda cancel: fleet_of(engines, asked, output, room=options.parallel, kind="server"),
+            lambda most, cancel: fleet_of(engines, asked, output, room=options.parallel, kind="server"),
         )
 
 
@@ -272,7 +278,13 @@ def _answer(
         keep(results.refused(first))
         first = next(rows, None)
     if first is not None:
-        _run(call, model.open, remaining(source, first, rows), results, keep, target, meter)
+        begun: list[Row | BadRow] = [first]
+        most = AUTO_SEQUENCES
+        if is_file(source):  # a pipe may have more rows later
+            begun += islice(rows, AUTO_SEQUENCES - 1)
+            most = min(AUTO_SEQUENCES, sum(row.n for row in begun if isinstance(row, Row)))
+        todo = remaining(source, chain(begun, rows))
+        _run(call, partial(model.open, most), todo, results, keep, target, meter)
     elif target.n_done:
         output.note(f"nothing to do: {target.name} already has all {target.n_done + meter.n_rows} rows")
     elif not meter.n_rows:
@@ -311,7 +323,7 @@ def _run(
     try:
         with call.cancelling(), load(cancel) as model:
             heard = _shower(output, meter, model)
-            job = Job(model, rows, results, cancel, ordered=call.options.ordered, heard=heard)
+            job = Job(model, rows, results, cancel, ordered=call.options.ordered, heard=heard, dropped=meter.drop)
             meter.start()
             try:
                 with closing(job.run()) as answered:

@@ -33,7 +33,7 @@ def open_input(source: str, output: Output) -> AbstractContextManager[BinaryIO]:
         if source == STDIO:  # not sys.stdin: Python crashes at exit if a thread still reads that
             return nullcontext(os.fdopen(sys.stdin.fileno(), "rb", closefd=False))
         file = Path(source).open("rb")  # noqa: SIM115 - the caller closes it
-        return file if _is_file(source) else nullcontext(file)
+        return file if is_file(source) else nullcontext(file)
 
 
 def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line]:
@@ -42,10 +42,10 @@ def input_lines(source: str, data: BinaryIO, limit: int | None) -> Iterator[Line
         yield from islice(read_lines(data), limit)
 
 
-def remaining(source: str, first: Row, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow | None]:
-    """Yield the first row and the others; None while a pipe has no row yet."""
-    yield first
-    yield from rows if _is_file(source) else read_ahead(rows)
+def remaining(source: str, rows: Iterator[Row | BadRow]) -> Iterator[Row | BadRow | None]:
+    """Yield the first row, which is there, and the others; None while a pipe has no row yet."""
+    yield next(rows)
+    yield from rows if is_file(source) else read_ahead(rows)
 
 
 def are_same(file: Path, other: Path) -> bool:
@@ -56,13 +56,14 @@ def are_same(file: Path, other: Path) -> bool:
         return False
 
 
-def _is_file(source: str) -> bool:
+def is_file(source: str) -> bool:
+    """Return whether the input is a file, all of whose rows are there."""
     return source != STDIO and Path(source).is_file()
 
 
 def count_rows(source: str, limit: int | None, shard: Shard | None) -> int | None:
     """Return the number of rows of the input, or of its shard; None for a pipe."""
-    if not _is_file(source):
+    if not is_file(source):
         return None
     with Path(source).open("rb") as file:
         if shard is not None:
