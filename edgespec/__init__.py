@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from edgespec.runtime.runtime import Runtime as Runtime
     from edgespec.runtime.runtime import load as load
     from edgespec.runtime.worker import Worker as Worker
+    from edgespec.runtime.worker import WorkerDiedError as WorkerDiedError
     from edgespec.settings import Image as Image
     from edgespec.settings import LoadSettings as LoadSettings
     from edgespec.settings import Message as Message
@@ -52,7 +53,7 @@ _NAMES = {
     "edgespec.llm.stream": "Answer",
     "edgespec.remote.model": "RemoteModel",
     "edgespec.runtime.runtime": "Runtime load",
-    "edgespec.runtime.worker": "Worker",
+    "edgespec.runtime.worker": "Worker WorkerDiedError",
     "edgespec.settings": "Image LoadSettings Message Request",
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -18,7 +18,7 @@ import numpy as np
 
 from edgespec.core.index.context_index import ContextIndex, Tokens, order_of
 from edgespec.core.index.continuation import BETWEEN
-from edgespec.errors import EdgespecError, UsageError, told_as
+from edgespec.errors import EdgespecError, UsageError, did_you_mean, told_as
 from edgespec.files.optional_files import files_in, is_there
 from edgespec.files.paths import data_dir
 from edgespec.files.unfinished import becoming, check_destination
@@ -70,7 +70,9 @@ def find(name: str) -> Path:
     own = corpus_dir() / f"{name.removesuffix(SUFFIX)}{SUFFIX}"
     found = next((path for path in (Path(name).expanduser(), own) if is_there(path)), None)
     if found is None:
-        raise UsageError(f"there is no corpus {name}", hint="'edgespec corpus ls' lists those in its own folder")
+        near = did_you_mean(name, [path.stem for path in files_in(corpus_dir(), f"*{SUFFIX}")])
+        hint = near or "'edgespec corpus ls' lists those in its own folder"
+        raise UsageError(f"there is no corpus {name}", hint=hint)
     return found
 
 

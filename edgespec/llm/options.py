@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any, TypedDict
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import SettingError, facts_of
 from edgespec.core.verify import VerifyRule
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, did_you_mean
 from edgespec.settings import Message, Request, bias_pairs, schema_text, shown, with_system
 
 Messages = Sequence[Message | dict[str, Any]]
@@ -144,9 +143,9 @@ def request_of(options: AnswerOptions, own: Mapping[str, Any] = MappingProxyType
         sampling["logit_bias"] = bias_pairs(sampling["logit_bias"])
     unknown = [name for name in settings if name not in Request.__dataclass_fields__]
     if unknown:
-        close = get_close_matches(unknown[0], AnswerOptions.__annotations__, 1)
-        hint = f"did you mean {close[0]}?" if close else f"settings are {', '.join(AnswerOptions.__annotations__)}"
-        raise UsageError(f"unknown setting {unknown[0]}", hint=hint)
+        known = AnswerOptions.__annotations__
+        hint = did_you_mean(unknown[0], known) or f"settings are {', '.join(known)}"
+        raise UsageError(f"unknown setting {unknown[0]}", hint=hint, field=unknown[0])
     if sampling:
         try:
             settings["sampling"] = replace(settings.get("sampling", SamplingSettings()), **sampling)

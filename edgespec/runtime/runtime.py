@@ -18,7 +18,7 @@ from edgespec.dialects.grammar import bare_schema
 from edgespec.drafters.assistant import AssistantDrafter
 from edgespec.drafters.model import ModelDrafter
 from edgespec.engine.sequence import mode_of
-from edgespec.errors import EdgespecError, UsageError
+from edgespec.errors import EdgespecError, UsageError, did_you_mean
 from edgespec.events import Progress
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.model import DraftingOptions, Model, drafting_changes
@@ -288,6 +288,10 @@ def load(*args: Any, **settings: Any) -> Runtime:
     separate processes (`Worker`) for that. Raises ModelNotFoundError, ModelFileError, PairError, OutOfMemoryError,
     UsageError.
     """
+    known = LoadSettings.__dataclass_fields__
+    if unknown := [name for name in settings if name not in known]:
+        hint = did_you_mean(unknown[0], known) or "the settings are the fields of edgespec.LoadSettings"
+        raise UsageError(f"unknown setting {unknown[0]}", hint=hint, field=unknown[0])
     named = {name: _text(value) for name, value in settings.items()}
     return Runtime(LoadSettings(*map(_text, args), **named))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from filelock import Timeout
 
-from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError, told_as
+from edgespec.errors import EdgespecError, ModelNotFoundError, UsageError, did_you_mean, told_as
 from edgespec.models.hub.cache import (
     cached_files,
     hub_cache,
@@ -22,10 +22,13 @@ from edgespec.models.hub.cache import (
 from edgespec.models.hub.disk import file_lock
 from edgespec.models.hub.package import package_lock
 from edgespec.models.hub.quants import USUAL, choose, models_in, part_of, parts_of, quant_of
+from edgespec.models.names.local import local_models
+from edgespec.models.names.model_names import short_spec
 from edgespec.models.names.other_programs import bare, keeper_of, spec_elsewhere
-from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, packaged_at
+from edgespec.models.names.source import NAMES, HubSpec, PackageSpec, is_path, packaged_at
 from edgespec.models.names.spec import NotFetchedError, resolve
 
+LISTED = "'edgespec ls' lists the models"
 Owner = str | PackageSpec  # a repository of the hub, or a package; "" for other files
 
 
@@ -104,7 +107,12 @@ def _model_files(spec: str) -> tuple[list[Path], Owner]:
     except NotFetchedError as error:
         if isinstance(error.wanted, HubSpec):
             return _remaining_parts(error, error.wanted), error.wanted.repository
-        raise ModelNotFoundError(error.what, why=error.why, hint="'edgespec ls' lists the models") from None
+        raise ModelNotFoundError(error.what, why=error.why, hint=LISTED) from None
+    except ModelNotFoundError as error:
+        if is_path(spec):
+            raise
+        near = did_you_mean(spec, [short_spec(model.spec) for model in local_models()])
+        raise error.reworded(hint=near or LISTED) from None
     if ".." in path.parts:  # a link in the last place stays the link
         path = path.parent.resolve() / path.name
     if path.parent.resolve() in (each.parent.resolve() for each in NAMES.values()):
@@ -130,7 +138,7 @@ def _remaining_parts(missing: NotFetchedError, wanted: HubSpec) -> list[Path]:
     if not found and not partial_files(wanted.repository):
         if models_in(list(files)) and not wanted.file:
             choose(list(files), wanted.quant, where=f"{wanted.repository} on this machine")  # the error lists them
-        raise ModelNotFoundError(missing.what, why=missing.why, hint="'edgespec ls' lists the models")
+        raise ModelNotFoundError(missing.what, why=missing.why, hint=LISTED)
     return [files[name] for name in found]
 
 

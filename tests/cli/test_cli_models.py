@@ -594,6 +594,15 @@ def test_what_is_not_the_users_own_model_is_refused(home: Path) -> None:
     edgespec(home, "rm", "-y", "./none.gguf", code=3)
 
 
+def test_an_unknown_name_is_answered_with_one_that_can_be_deleted(home: Path, kept: Repository) -> None:
+    said = edgespec(home, "rm", "-y", "owner/tiny-GUF:Q8_0", code=3).stderr.decode()
+    assert "edgespec pull" not in said
+    said = edgespec(home, "rm", "-y", "tynee", code=3).stderr.decode()
+    assert said.splitlines()[1:] == ["  'edgespec ls' lists the models"]
+    said = edgespec(home, "rm", "-y", "dmo", code=3).stderr.decode()
+    assert said.splitlines()[1:] == ["  did you mean demo?"]
+
+
 def test_the_bundled_pair_is_not_deleted_by_another_way_to_it(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = home / "bundle"
     bundle.mkdir()

@@ -127,7 +127,11 @@ def test_what_cannot_be_meant_is_a_usage_error(args: list[str]) -> None:
 
 @pytest.mark.parametrize(
     ("given", "message"),
-    [("tree", "unknown drafter 'tree'; choose from auto, none, "), ("none,draft", "must be auto, none, or some of ")],
+    [
+        ("tree", "unknown drafter 'tree'; choose from auto, none, "),
+        ("sufix", "unknown drafter 'sufix'; did you mean suffix?"),
+        ("none,draft", "must be auto, none, or some of "),
+    ],
 )
 def test_the_option_is_named_once(given: str, message: str) -> None:
     with pytest.raises(click.BadParameter) as caught:

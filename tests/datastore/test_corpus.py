@@ -165,6 +165,9 @@ def test_names_and_paths(home: Path, built: Path) -> None:
     assert [path.stem for path, _ in listed(notes.append)] == ["mine"] and "bad.corpus" in notes[0]
     assert find("mine") == corpus_dir() / "mine.corpus" and find(str(built)) == built
     assert read_about(built).model == "target.gguf"
+    with pytest.raises(UsageError, match="there is no corpus mnie") as caught:
+        find("mnie")
+    assert caught.value.hint == "did you mean mine?"
 
 
 def test_the_command(texts: Path, tmp_path: Path) -> None:

@@ -283,6 +283,18 @@ def test_asyncio_raises_what_the_answer_raises(llm: Runtime) -> None:
     assert llm.complete(PROMPT, max_tokens=2, ignore_eos=True).finish_reason == "length"
 
 
+def test_an_unknown_keyword_is_reported_with_the_nearest_known_one(llm: Runtime) -> None:
+    with pytest.raises(UsageError, match="unknown setting ctx_sise") as caught:
+        edgespec.load("demo", ctx_sise=512)  # type: ignore[call-arg]
+    assert (caught.value.field, caught.value.hint) == ("ctx_sise", "did you mean ctx_size?")
+    with pytest.raises(UsageError, match="unknown setting xyz") as caught:
+        edgespec.load("demo", xyz=1)  # type: ignore[call-arg]
+    assert caught.value.hint == "the settings are the fields of edgespec.LoadSettings"
+    with pytest.raises(UsageError, match="unknown setting temprature") as caught:
+        llm.complete(PROMPT, temprature=1)  # type: ignore[call-arg]
+    assert caught.value.hint == "did you mean temperature?"
+
+
 def until(condition: Callable[[], bool]) -> None:
     """Wait for something that happens within a forward pass."""
     deadline_s = time.monotonic() + 20

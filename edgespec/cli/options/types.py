@@ -134,7 +134,8 @@ class Parsed(ParamType):
             return self._parse(Text().convert(value, param, ctx).strip())
         except UsageError as error:
             what = error.line.removeprefix(str(param and param.name)).lstrip(": ")  # click names the option
-            self.fail(f"{what}; {error.hint}." if error.hint else f"{what}.", param, ctx)
+            hint = f"; {error.hint}" if error.hint else ""
+            self.fail(f"{what}{hint}{'' if hint.endswith('?') else '.'}", param, ctx)
         except ValueError as error:
             self.fail(f"{error}.", param, ctx)
 
