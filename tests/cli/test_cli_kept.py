@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, NoReturn
 from unittest.mock import Mock
 
 import psutil
@@ -23,6 +23,7 @@ from serving import Serving, serving
 from tiny_gguf import CHATML, write_model
 
 from edgespec.cli.setup.running_servers import Presence, RunningServer, servers
+from edgespec.remote.loaded_model import LoadedModel, UnansweredError
 from edgespec.runtime.worker import Worker
 from edgespec.settings import LoadSettings
 
@@ -137,6 +138,20 @@ def test_what_the_server_refuses_is_answered_here(home: Path, server: Serving, a
     assert said(there)[2:] == said(here)
     assert "; loading chat.gguf" in said(there)[1]
     assert there.returncode == here.returncode
+
+
+def test_a_seed_is_shown_once_where_the_model_is_loaded_after_all(
+    home: Path, server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unanswered(*_: object) -> Iterator[NoReturn]:
+        raise UnansweredError("the server has gone")
+        yield
+
+    monkeypatch.setattr(LoadedModel, "stream", unanswered)
+    done = run(home, "--server", "auto", "--seed", "-1", n=4)
+    assert done.returncode == 0 and done.stdout
+    assert said(done)[1] == "note: the server has gone; loading chat.gguf"
+    assert [line.split()[0] for line in said(done)].count("seed") == 1
 
 
 def test_texts_that_depend_on_earlier_drafts_need_a_new_model(home: Path, server: Serving) -> None:

@@ -184,8 +184,7 @@ def _answer(llm: Model, prompt: Prompt, call: Call[RunOptions], toolbox: Toolbox
     check_size(llm, tools.request if tools else asked, prompt.files, call)
     requests = (replace(asked, sample=number) for number in range(options.samples))
     stream: Events = tools.events() if tools else llm.stream(requests, call.cancel)
-    if options.answer.seed < 0 and asked.sampling.temperature > 0 and not output.quiet:
-        output.aside(f"seed {asked.seed}")  # needed to get the same text again
+    tells_seed = options.answer.seed < 0 and asked.sampling.temperature > 0 and not output.quiet
     samples = _Samples(options.samples, output, as_json=options.as_json)
     failure: GenerationError | None = None
     with call.cancelling(), closing(stream):
@@ -194,6 +193,9 @@ def _answer(llm: Model, prompt: Prompt, call: Call[RunOptions], toolbox: Toolbox
             for index, event in stream:
                 if isinstance(event, EdgespecError):
                     raise event
+                if tells_seed and (event.id >= 0 or event.is_last):  # a server that fails before gives no answer
+                    output.aside(f"seed {asked.seed}")  # needed to get the same text again
+                    tells_seed = False
                 samples.add(index, event)
                 if event.id < 0 and not event.is_last:  # it says that there is a note, such as that the server is busy
                     show_notes(llm, output)
