@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
 from edgespec.core.sampling import SamplingSettings
-from edgespec.core.setting import Facts, setting
+from edgespec.core.setting import Facts, facts_of, setting, typed_option, with_names
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.registry import REGISTRY, names_that_need
 
@@ -71,7 +71,7 @@ class LoadSettings:
     #: the file of the projector, which reads images; None: the one in the folder of the model, if any; "none"
     mmproj: str | None = setting(None, Facts("text",
         "Projector, with which the model sees images: a GGUF file. none: see no images.",
-        option="-mm --mmproj", metavar="FILE|none", shown="mmproj*.gguf in the model's folder", compared="always",
+        option="--mmproj -mm", metavar="FILE|none", shown="mmproj*.gguf in the model's folder", compared="always",
     ))
     #: the name of the chat template: one of the file, or "chatml"; None: the default one, and `tool_use` with tools
     chat_template: str | None = setting(None, Facts("text",
@@ -511,6 +511,20 @@ def schema_text(schema: object) -> object:
 def bias_pairs(biases: object) -> object:
     """Return (id, bias) pairs for a mapping, other values unchanged."""
     return tuple(biases.items()) if isinstance(biases, Mapping) else biases
+
+
+def option_of(field: str, value: str = "") -> str:
+    """Return what gives a field a value on the command line, such as "-c 2048"; "" if no option does."""
+    if field == "prompt":
+        return "--raw"
+    found = (facts_of(kind).get(field) for kind in (LoadSettings, Request, SamplingSettings))
+    facts = next((facts for facts in found if facts is not None and facts.help), None)
+    return typed_option(field, facts, value) if facts is not None else ""
+
+
+def with_options(message: str) -> str:
+    """Return a message in which settings have the names of their options."""
+    return with_names(message, option_of)
 
 
 def random_seed() -> int:

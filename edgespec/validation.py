@@ -9,7 +9,7 @@ from edgespec.core.infill import MOST_CANDIDATES
 from edgespec.core.setting import facts_of
 from edgespec.core.verify import VerifyRule
 from edgespec.drafters.registry import REGISTRY
-from edgespec.errors import UsageError
+from edgespec.errors import UsageError, did_you_mean
 from edgespec.settings import (
     CONSTRAINTS,
     LARGEST,
@@ -32,7 +32,7 @@ def check_load_settings(settings: LoadSettings) -> None:
     check_pace(settings.pace)
     length = fixed_length(settings.pace)
     if length is not None and length > settings.draft_n_max:
-        what = f"pace fixed:{length} needs --spec-draft-n-max {length} or more, not {settings.draft_n_max}"
+        what = f"pace fixed:{length} needs `spec_draft_n_max={length}` or more, not {settings.draft_n_max}"
         raise UsageError(what, field="pace")
     check_spec_type(settings.spec_type)
     for name in ("gpu_layers", "gpu_layers_draft"):
@@ -45,7 +45,7 @@ def check_load_settings(settings: LoadSettings) -> None:
         raise UsageError("chat_template and chat_template_file cannot be combined", hint="use one of them")
     if settings.strict:
         for is_given, setting in (
-            (settings.spec_tree > 1, "a tree (--spec-tree)"),
+            (settings.spec_tree > 1, "a tree (`spec_tree`)"),
             (settings.sequences > 1, "several sequences"),
         ):
             if is_given:
@@ -83,7 +83,7 @@ def check_spec_type(spec_type: object) -> None:
     if unknown and unknown[0] not in ("auto", "none"):
         raise UsageError(
             f"spec_type: unknown drafter {shown(unknown[0])}",
-            hint=f"choose from auto, none, {', '.join(_spellings())}",
+            hint=did_you_mean(unknown[0], REGISTRY) or f"choose from auto, none, {', '.join(_spellings())}",
             field="spec_type",
         )
     if not names or unknown or "self" in names or len(set(drafters)) != len(names):

@@ -26,6 +26,7 @@ from edgespec.chat.controls import Controls
 from edgespec.chat.events import Level
 from edgespec.chat.programs import copy_natively
 from edgespec.chat.session import Session
+from edgespec.chat.settings import in_chats
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import state_dir
@@ -176,11 +177,12 @@ class BaseApp(App[None]):
 
     def report(self, error: EdgespecError) -> None:
         """Show an error: as a toast if it is over soon or the chat is empty, else as a note."""
+        text = in_chats(str(error))
         if isinstance(error, BusyError) or (isinstance(error, UsageError) and self.query_one(Welcome).display):
             self.clear_notifications()
-            self.toast(str(error), "warning")
+            self.toast(text, "warning")
         else:
-            self.say(str(error), "error")
+            self.say(text, "error")
 
     @contextmanager
     def reporting(self) -> Iterator[None]:

@@ -15,6 +15,7 @@ from edgespec.chat.attachments import Attachment, with_files
 from edgespec.chat.commands import is_command
 from edgespec.chat.events import Added, ChatEvent, ChatEvents, Notice
 from edgespec.chat.session import AGAINST_LOOPS
+from edgespec.chat.settings import in_chats
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.settings import LoadSettings
@@ -410,7 +411,7 @@ class ChatJobs:
         if not isinstance(error, EdgespecError):
             app.log.error(repr(error))
             error = EdgespecError("unexpected error", why=f"{type(error).__name__}: {error}")
-        app.say(str(error), "error")
+        app.say(in_chats(str(error)), "error")
         written = app.composer.text
         if was_answering and self._asked is not None and len(session.chat.turns) == self._asked[1]:
             self.waiting.give_back(self._asked[0])

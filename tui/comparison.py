@@ -13,6 +13,7 @@ from textual.worker import Worker, WorkerState
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.comparing import AnswerComparison, Lane
+from edgespec.chat.settings import in_chats
 from edgespec.errors import EdgespecError
 from edgespec.events import PROGRESS, TokenEvent
 from edgespec.text.figures import counted, percent
@@ -129,7 +130,8 @@ class ComparisonScreen(BaseScreen[None]):
         line = self.query_one("#comparison-said", Prose)
         line.set_class(error, "-error")
         below = f"\n{details}" if details else ""
-        line.update(Content.assemble((printable(text), "bold" if details else ""), (below, "dim")))
+        said = printable(in_chats(text) if error else text)
+        line.update(Content.assemble((said, "bold" if details else ""), (below, "dim")))
 
 
 def _details(comparison: AnswerComparison) -> str:

@@ -13,7 +13,7 @@ from edgespec.chat.events import ChatEvents
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import personas
 from edgespec.chat.programs import edited
-from edgespec.chat.settings import SETTINGS, setting
+from edgespec.chat.settings import SETTINGS, in_chats, setting
 from edgespec.errors import UsageError
 from edgespec.models.names.local import local_models
 from edgespec.settings import LoadSettings
@@ -198,7 +198,8 @@ class ScreenFront:
             self._load(model.wanted)
             return
         title = "loading was cancelled" if model.was_cancelled else "no model is loaded"
-        what = "\n".join([str(model.failure), *(["The conversation is saved."] if self._session.chat.turns else [])])
+        is_saved = ["The conversation is saved."] if self._session.chat.turns else []
+        what = "\n".join([in_chats(str(model.failure)), *is_saved])
         choices = [ListEntry(str(index), remedy.label) for index, remedy in enumerate(remedies)]
         self._app.push_screen(
             ChoiceScreen(title, what, choices, is_error=True),

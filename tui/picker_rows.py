@@ -10,6 +10,7 @@ from textual.content import Content
 from textual.widgets.option_list import Option
 
 from edgespec.chat.downloads import Downloads, Fetching
+from edgespec.chat.settings import in_chats
 from edgespec.errors import EdgespecError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache
@@ -110,7 +111,7 @@ class Here:
 
     def _lines(self, row: ModelRow) -> Content:
         if row.problem:
-            return two_lines(row.label, (f"cannot be used: {one_line(row.problem)}", "$text-error"))
+            return two_lines(row.label, (f"cannot be used: {in_chats(one_line(row.problem))}", "$text-error"))
         in_use = ["in use"] if row.spec == self.model else []
         too_large = ["too large for memory"] if 0 < self.room_bytes < row.needed_bytes else []
         return two_lines(row.label, (" · ".join([*in_use, *row.facts, *too_large]), MUTED))
@@ -129,7 +130,8 @@ class Here:
         if model is None:
             return About()
         if model.problem:
-            return About(details=f"{short_spec(str(model.path))}: {model.problem}", problem=model.problem)
+            problem = in_chats(model.problem)
+            return About(details=f"{short_spec(str(model.path))}: {problem}", problem=problem)
         own = os.path.realpath(model.default_draft) if model.default_draft else ""
         in_use = self._draft_in_use(model, own)
         ranked = dict(sorted(self.judged.get(target, {}).items(), key=lambda item: place(item[1])))
@@ -191,7 +193,7 @@ class Here:
         if draft == NO_DRAFT:
             is_known = target in self.looked_up and not self.unknown(target)
             without = "Speculative decoding then uses drafters without a model, or is off."
-            details = (instead(ranked.values()) if is_known else "") or without
+            details = (in_chats(instead(ranked.values())) if is_known else "") or without
             lines = two_lines("no draft model", in_use, ("no draft model is loaded", MUTED))
             return ModelOption(draft, lines, details, Picked(spec, NO_DRAFT))
         if verdict is not None and not verdict.is_here:

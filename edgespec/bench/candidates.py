@@ -66,8 +66,8 @@ def find_candidates(
     if not contests and others and (settings.spec_type == "auto" or len(others) == len(settings.drafters)):
         contests.append(without_weights(settings))
     if not contests:
-        why = f"{target.path.name} has no draft that --spec-type {settings.spec_type} uses"
-        hint = "pass a draft model or a head (-md), or --spec-type suffix"
+        why = f"{target.path.name} has no draft that `spec_type={settings.spec_type}` uses"
+        hint = "pass a draft model or a head (`draft_model`), or `spec_type=suffix`"
         raise UsageError("there is nothing to tune", why=why, hint=hint)
     for number, contest in enumerate(contests):
         loaded = {name for mode in contest.modes for name in mode.spec_type.split(",")}

@@ -198,7 +198,7 @@ def contests(modes: Iterable[Mode], drafts: Sequence[Path]) -> list[Contest]:
     for mode in with_plain(modes):
         by_model.setdefault(mode.draft_model, []).append(mode)
     if "draft" in by_model and not drafts:
-        raise UsageError(f"mode {by_model['draft'][0].name!r} needs a draft model", hint="pass one (-md)")
+        raise UsageError(f"mode {by_model['draft'][0].name!r} needs a draft model", hint="pass one (`draft_model`)")
     alone = by_model.pop("", [])
     found = []
     for model, dependent in by_model.items() or [("", [])]:

@@ -16,7 +16,7 @@ from edgespec.chat.controls import Controls, index_of
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import differing
 from edgespec.chat.session import Session
-from edgespec.chat.settings import SETTINGS, setting
+from edgespec.chat.settings import SETTINGS, in_chats, setting
 from edgespec.core.stats import Stats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.config_file import change_settings
@@ -255,7 +255,7 @@ def models_and_drafts(spec: str) -> list[str]:
     if drafts:
         lines += [f"as drafts for {spec}:", *(f"  {each.label:6}  {each.spec}: {each.why}" for each in drafts)]
     if what_else := instead(drafts):
-        lines.append(what_else)
+        lines.append(in_chats(what_else))
     n = len(rows_to_download())
     return [
         *lines,
@@ -268,7 +268,7 @@ def _model_lines(rows: Iterable[ModelRow]) -> Iterator[str]:
     """Yield a line for each model; draft heads cannot answer."""
     for row in rows:
         if row.kind != "head":
-            facts = [row.problem] if row.problem else row.facts
+            facts = [in_chats(row.problem)] if row.problem else row.facts
             yield "  ".join([row.name, *facts, *([] if row.is_here else ["to download"])])
 
 

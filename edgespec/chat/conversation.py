@@ -360,7 +360,7 @@ class Conversation:
             raise UsageError(
                 f"the message and the system prompt{' with the tools' if self.offer else ''} have {needed:,} tokens, "
                 f"the context holds {n_ctx:,}",
-                hint="shorten it, remove files (/file none N), or use a larger context (-c)"
+                hint="shorten it, remove files (/file none N), or start with a larger context (-c)"
                 + (", or do without tools (/tools off)" if self.offer else ""),
             )
         return start, needed

@@ -10,7 +10,7 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.events import Opener
-from edgespec.chat.settings import DRAFTING, ChatSettings
+from edgespec.chat.settings import DRAFTING, ChatSettings, in_chats
 from edgespec.errors import EdgespecError, UsageError
 from edgespec.events import Progress
 from edgespec.gguf_file.head_check import check_draft_file
@@ -160,8 +160,8 @@ class ChatModel:
             raise
 
     def new_notes(self) -> list[str]:
-        """Return the notes of the engine since the last call."""
-        return [] if self.engine is None else self.engine.notes.take()
+        """Return the notes of the engine since the last call, with the names that settings have in chats."""
+        return [] if self.engine is None else [*map(in_chats, self.engine.notes.take())]
 
     @property
     def name(self) -> str:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from difflib import get_close_matches
 from typing import Any, Literal
 
 from edgespec.core.sampling import SamplingSettings
-from edgespec.core.setting import Facts, SettingError, facts_of, long_name
-from edgespec.errors import UsageError
+from edgespec.core.setting import Facts, SettingError, facts_of, long_name, with_names
+from edgespec.errors import UsageError, did_you_mean
 from edgespec.llama.compiler import settled
 from edgespec.llama.constraint import constraint_text
 from edgespec.models.names.catalog import SAMPLING
 from edgespec.models.names.catalog import SETTINGS as CATALOGUED
-from edgespec.settings import CONSTRAINTS, LARGEST, AnswerSettings, LoadSettings, Request
+from edgespec.settings import CONSTRAINTS, LARGEST, AnswerSettings, LoadSettings, Request, option_of
 from edgespec.validation import check_load_settings, check_request
 
 NONE = "none"  # the text that clears a setting
@@ -162,8 +161,34 @@ def setting(name: str) -> Setting:
         return found[0]
     if found:
         raise UsageError(f"{name!r} matches several settings", hint=", ".join(item.name for item in found))
-    close = [f"did you mean {meant}?" for meant in get_close_matches(wanted, names, 1)]
-    raise UsageError(f"unknown setting {name!r}", hint="".join(close) or ", ".join(item.name for item in SETTINGS))
+    hint = did_you_mean(wanted, names) or ", ".join(item.name for item in SETTINGS)
+    raise UsageError(f"unknown setting {name!r}", hint=hint)
+
+
+def in_chats(message: str) -> str:
+    """Return a message in which settings have the names that they have in a chat: those of commands, and options for
+    settings that only the start of a chat can set."""
+    at_start: list[str] = []
+
+    def name(field: str, value: str) -> str:
+        if field == "draft_model" or (field == "spec_type" and value == NONE):
+            return f"/draft {value}".rstrip()
+        if field == "prompt":
+            return f"edgespec run {option_of(field)}"
+        item = next((each for each in SETTINGS if each.field == field), None)
+        if item is not None and (item.group != "drafting" or (value and field != "spec_type")):
+            return f"/set {item.name} {value}".rstrip()
+        option = option_of(field, value)
+        at_start.extend(option.split()[:1])
+        return option
+
+    shown, options = with_names(message, name), [*dict.fromkeys(at_start)]
+    if not options:
+        return shown
+    are = "are options" if len(options) > 1 else "is an option"
+    return (
+        f"{shown}; {', '.join(options[:-1])}{' and ' if len(options) > 1 else ''}{options[-1]} {are} of 'edgespec chat'"
+    )
 
 
 def changed(settings: ChatSettings, name: str, text: str) -> ChatSettings:

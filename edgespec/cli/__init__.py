@@ -36,9 +36,11 @@ def run_program(args: Sequence[str], interrupts: Interrupts) -> int:
     import click
 
     from edgespec.cli.commands import edgespec
-    from edgespec.cli.terminal.output import Output, StdoutClosed, stdout_failure
+    from edgespec.cli.terminal.output import Output, StdoutClosed, in_options, stdout_failure
     from edgespec.errors import EdgespecError, OutOfMemoryError
+    from edgespec.llama import device_lost
 
+    device_lost.in_words_of_front = in_options
     errors = Output(quiet=False, verbose=False)
     if sys.stdout is None:  # and the next opened file would get its number, and the program's output
         errors.error("there is no stdout to write to", hint="leave out '>&-'; '> /dev/null' drops what is written")

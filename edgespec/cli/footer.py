@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from edgespec.core.stats import Stats
 from edgespec.core.verify import VerifyRule
 from edgespec.llm.info import ModelInfo
+from edgespec.settings import with_options
 from edgespec.text.figures import counted, faster, percent, rate
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ def exactness(stats: Stats, info: ModelInfo, verify: VerifyRule) -> str:
         return f"output identical with and without speculation (passes of {least} to {most} tokens, {measured})"
     if info.rounding == 0.0:
         return "output identical with and without speculation on this machine"
-    how = info.made_exact_by
+    how = with_options(info.made_exact_by)
     return "same text as plain decoding up to rounding" + (f"; {how} makes it exact" if how else "")
 
 

@@ -18,6 +18,7 @@ from edgespec.chat.events import Added, ChatEvents, Level, Notice
 from edgespec.chat.paths import pasted_files
 from edgespec.chat.programs import copy_natively, edited, osc52
 from edgespec.chat.session import AGAINST_LOOPS, Session
+from edgespec.chat.settings import in_chats
 from edgespec.cli.footer import footer
 from edgespec.cli.options.command import Call, Options
 from edgespec.cli.setup.models import fetch_models
@@ -106,7 +107,7 @@ class Repl:
 
     def _show_error(self, error: EdgespecError) -> None:
         self._exit_code = self._exit_code or error.exit_code
-        self.output.error(str(error), trace=True)
+        self.output.error(in_chats(str(error)), trace=True)
         if self.session.model.waits_for_workers:
             self.output.note("the next message loads the model again")
         elif (
@@ -190,7 +191,8 @@ class Repl:
             self.output.note("a new conversation")
             self._show_system()
             return
-        self.output.note(f'chat "{session.chat.title or session.chat.saved_id}" ({len(session.chat.turns)} messages)')
+        title = session.chat.title or session.chat.saved_id
+        self.output.note(f'chat "{title}" ({len(session.chat.turns)} messages)', as_is=True)
         self._show_system()
         if n_left := sum(turn.role != "system" for turn in session.chat.turns[: session.chat.first_sent]):
             self.output.note(f"{counted(n_left, 'older message')} no longer sent, because the context was full")

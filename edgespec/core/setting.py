@@ -6,6 +6,8 @@ and the record of a job are made from these facts. To add a setting, declare it 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from typing import Literal, TypeVar
 
@@ -128,3 +130,24 @@ def option_names(field: str, facts: Facts) -> list[str]:
 def long_name(field: str, facts: Facts) -> str:
     """Return the name of a setting in chats and in configuration files: the longest one of its option."""
     return max((name.partition("/")[0] for name in option_names(field, facts)), key=len).lstrip("-")
+
+
+_NAMED = re.compile(r"`([a-z_]+)(?:=([^`\n]*))?`")
+
+
+def with_names(message: str, name: Callable[[str, str], str]) -> str:
+    """Return a message in which settings have other names than those of their fields.
+
+    Messages name settings by fields, as `ctx_size` or `ctx_size=2048`, for users of Python and of the server. The
+    command line and chats call them otherwise: `name` returns their words for a field and its value, which may be
+    empty; "" keeps the field.
+    """
+    return _NAMED.sub(lambda found: name(found[1], found[2] or "") or found[0], message)
+
+
+def typed_option(field: str, facts: Facts, value: str = "") -> str:
+    """Return what is typed to give a setting a value: `-c 2048`, `--fast`."""
+    on, _, off = option_names(field, facts)[0].partition("/")
+    if facts.kind == "flag":
+        return off if value == "False" else on
+    return f"{on} {value}".rstrip()

@@ -47,7 +47,7 @@ def parse_adapters(texts: Sequence[str]) -> tuple[Adapter, ...]:
     names = [adapter.name for adapter in found]
     for adapter in found:
         if names.count(adapter.name) > 1:
-            raise UsageError(f"two adapters are called {adapter.name}", hint="name one of them: --lora NAME=FILE")
+            raise UsageError(f"two adapters are called {adapter.name}", hint="name one of them: `lora=NAME=FILE`")
     return found
 
 
@@ -60,7 +60,7 @@ def _parsed(text: str) -> Adapter:
         name, file = Path(rest).name.removesuffix(".gguf"), rest
     if not _NAME.fullmatch(name):
         why = "its name has blanks, colons or slashes" if name else "its name is missing"
-        raise UsageError(f"{text!r} is not an adapter", why=why, hint="--lora NAME=FILE.gguf, or NAME=FILE.gguf=SCALE")
+        raise UsageError(f"{text!r} is not an adapter", why=why, hint="`lora=NAME=FILE.gguf`, or NAME=FILE.gguf=SCALE")
     return Adapter(name, Path(file).expanduser(), 1.0 if scale is None else checked_scale(scale))
 
 

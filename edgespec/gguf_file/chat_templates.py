@@ -58,7 +58,7 @@ def chat_templates(header: Header, name: str | None = None, file: str | None = N
         names = ", ".join([*own, *(known for known in KNOWN if known not in own)])
         raise UsageError(
             f"{header.path.name} has no chat template {name!r}",
-            hint=f"choose from {names}, or name a file with --chat-template-file",
+            hint=f"choose from {names}, or name a file with `chat_template_file`",
         )
     return ChatTemplates(found)
 

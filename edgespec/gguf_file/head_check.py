@@ -474,7 +474,7 @@ def check_head_fits(target: Header, head: Header) -> None:
         raise PairError(
             f"{head.path.name} cannot draft for {target.path.name}",
             why=why,
-            hint="use a head made for this model, a draft model, or none (--spec-type none)",
+            hint="use a head made for this model, a draft model, or none (`spec_type=none`)",
         )
 
 

@@ -281,7 +281,7 @@ ENCODERS = WITHOUT_CACHE | {"llama-embed"}
 _EMBEDDING = "an embedding model: it makes vectors or scores ('edgespec serve'), and cannot generate text"
 
 # Those it knows, but that cannot answer a prompt by themselves
-_HEAD = "a draft head that runs on the hidden states of another model, not a complete model (-md uses it)"
+_HEAD = "a draft head that runs on the hidden states of another model, not a complete model (`draft_model` uses it)"
 _PROJECTOR = "a vision projector (mmproj), not a language model"
 OTHER_ARCHITECTURES: dict[str, str] = {
     "t5encoder": "the encoder of a T5 model, which cannot generate text",

@@ -90,7 +90,7 @@ def _usable(scales: Any) -> AdapterSet:
     used = tuple(sorted((number, scale) for number, scale in scales if scale))
     if len(used) > MOST_TOGETHER:
         what = f"lora has {len(used)} adapters for one answer, and {MOST_TOGETHER} are possible"
-        hint = "a scale of 0 (--lora FILE=0) loads an adapter for requests that ask for it"
+        hint = "a scale of 0 (`lora=FILE=0`) loads an adapter for requests that ask for it"
         raise UsageError(what, hint=hint, field="lora")
     return used
 

@@ -125,7 +125,7 @@ class Context(Sequences, Closable):
             raise OutOfMemoryError(
                 f"a context of {cells} tokens does not fit",
                 why=f"a KV cache holds {MOST_CELLS} at most",
-                hint="use a smaller context (-c)",
+                hint="use a smaller context (`ctx_size`)",
             )
         native = api.llama_context_default_params()
         native.n_ctx = cells
@@ -151,7 +151,7 @@ class Context(Sequences, Closable):
             raise OutOfMemoryError(
                 f"cannot create a context of {cells} tokens for {model.path.name}",
                 why=first_complaint(lines),
-                hint=", or ".join(filter(None, ("use a smaller context (-c)", model.fewer_layers))),
+                hint=", or ".join(filter(None, ("use a smaller context (`ctx_size`)", model.fewer_layers))),
             )
         return opened
 

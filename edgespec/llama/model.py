@@ -121,7 +121,7 @@ class LlamaModel(Closable):
         if not self._native:
             if self.is_offloaded and "alloc" in first_complaint(lines):
                 where = "on the workers" if self.remote else "on the GPU"
-                hint = "put fewer layers there (-ngl N)" if self.remote else FEWER_LAYERS
+                hint = "put fewer layers there (`gpu_layers=N`)" if self.remote else FEWER_LAYERS
                 raise OutOfMemoryError(f"{self.path.name} does not fit {where}", why=first_complaint(lines), hint=hint)
             raise ModelFileError(
                 f"cannot load {self.path}",

@@ -122,7 +122,7 @@ class Projector(Closable):
         if not self._handle or not mtmd.mtmd_support_vision(self._handle):
             why = "it reads no images" if self._handle else first_complaint(lines)
             self.close()
-            hint = "download the projector of this very model, and name it with --mmproj"
+            hint = "download the projector of this very model, and name it with `mmproj`"
             raise ModelFileError(f"{path} cannot be the projector of {model.path.name}", why=why, hint=hint)
         stat = path.stat()
         # All that the rows of an image depend on, in addition to its pixels and the context.

@@ -28,7 +28,7 @@ _FAILURES = {
     "render": "the model's chat template rejects these messages",  # raise_exception() is its way to refuse a role
     "limit": "the chat template of {name} exceeds a limit",
 }
-OTHERS = "use another template (--chat-template, --chat-template-file), or a plain prompt (--raw)"
+OTHERS = "use another template (`chat_template`, `chat_template_file`), or a plain prompt (`prompt`)"
 
 
 class AnswerStyle:
@@ -118,7 +118,7 @@ class ChatTemplate:
         in_parts = self._takes_parts if in_parts is None else in_parts
         name, model = self._model.path.name, self._model
         if self.text is None:
-            raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (--raw)")
+            raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (`prompt`)")
 
         def read(text: str) -> dict[str, Any]:
             return dict(_each_string(json.loads(text), prepared)) if text else {}

@@ -132,7 +132,7 @@ def _try_on_gpu(path: Path, child: Sequence[str], *, extra_buffers: bool, **plac
     raise GenerationError(
         f"cannot run {path.name} on the GPU",
         why=f"{why}; on the CPU the model works, so the GPU's driver is to blame, or its memory is full",
-        hint="put fewer layers on the GPU (-ngl N, or -ngl 0 for none), or update its driver",
+        hint="put fewer layers on the GPU (`gpu_layers=N`, or `gpu_layers=0` for none), or update its driver",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -257,7 +258,7 @@ class _Opener:
             raise PairError(
                 f"{draft.path.name} cannot draft",
                 why=f"the state of a {draft.header.architecture} model cannot be rolled back",
-                hint="use a draft with attention, or none (--spec-type none)",
+                hint="use a draft with attention, or none (`spec_type=none`)",
             )
         if draft.n_params > target.model.n_params:
             note("the draft model is larger than the target: it will slow decoding down")
@@ -278,7 +279,7 @@ def translation_of(target: LlamaModel, draft: LlamaModel, note: Callable[[str], 
         raise PairError(
             f"{name} cannot draft for {target.path.name}",
             why=f"{overlap}; {reason}",
-            hint="use a draft of the same model family, or none (--spec-type none)",
+            hint="use a draft of the same model family, or none (`spec_type=none`)",
         )
     note(f"{name} has a different vocabulary: it drafts only the tokens that both have ({overlap})")
     return translation
@@ -305,7 +306,7 @@ def overlaps(settings: LoadSettings, target: Context, draft: Context, leaves: in
     shared = target.model.devices & draft.model.devices
     why_not = ""
     if leaves > 1:
-        why_not = "only chains can be drafted ahead, not trees (--spec-tree)"
+        why_not = "only chains can be drafted ahead, not trees (`spec_tree`)"
     if settings.overlap == "on" and why_not:
         note(f"drafting is not overlapped: {why_not}")
     elif settings.overlap == "on" and shared:
@@ -382,7 +383,7 @@ class LoadedDrafters:
         if wanted.draft_n_max > self._loaded.draft_n_max:
             raise UsageError(
                 f"drafts of {wanted.draft_n_max} tokens do not fit",
-                hint="load the model with --spec-draft-n-max",
+                hint="load the model with `spec_draft_n_max`",
                 field="spec_draft_n_max",
             )
         missing = [name for name in wanted.drafters if name not in self._known_as]
@@ -392,11 +393,11 @@ class LoadedDrafters:
             raise UsageError(
                 f"drafter {missing[0]} is not loaded",
                 why=f"loaded: {', '.join(map(self._loaded.spelling, self._drafters)) or 'no drafter'}",
-                hint="load the model with it (--spec-type, -md)",
+                hint="load the model with it (`spec_type`, `draft_model`)",
                 field="spec_type",
             )
         if "spec_tree" in changes and wanted.spec_tree > self._leaves:
-            raise UsageError(f"trees of {wanted.spec_tree} leaves do not fit", hint="load the model with --spec-tree")
+            raise UsageError(f"trees of {wanted.spec_tree} leaves do not fit", hint="load the model with `spec_tree`")
         return wanted
 
     def use(self, settings: LoadSettings) -> None:
@@ -407,7 +408,7 @@ class LoadedDrafters:
         n_max, most = settings.draft_n_max, self._engine.scheduler.most_rows
         if drafting.drafters and n_max >= most and n_max > DRAFT_N_MAX:
             why = "wider passes round differently on this machine"
-            self._note(f"drafts are at most {most - 1} tokens: {why} (--fast allows them)")
+            self._note(f"drafts are at most {most - 1} tokens: {why} (`exact=False` allows them)")
         self.settings = settings
         leaves = min(settings.spec_tree, self._leaves)
         self._engine.speculator.use(drafting.drafters, drafting.n_max, drafting.pace, leaves)
@@ -422,7 +423,7 @@ class LoadedDrafters:
             return self._drafting(self.changed(changes))
         except UsageError as error:  # in the words of the request
             error.field = "draft_n_max" if error.field == "spec_draft_n_max" else error.field
-            what = error.what.replace("--spec-draft-n-max", "draft_n_max")
+            what = re.sub(r"`spec_draft_n_max=(\d+)`", r"draft_n_max \1", error.what)
             raise error.reworded(what=what if what.startswith(error.field) else f"{error.field}: {what}") from None
 
     def _drafting(self, settings: LoadSettings) -> Drafting:

@@ -10,9 +10,10 @@ from edgespec.llama.kernels import exact_build, have_exact_kernels, is_own_build
 from edgespec.llama.rounding import Widths, measured_widths
 from edgespec.settings import LoadSettings
 
-# By default, a class of widths is used if it makes plain passes at most this many times as slow; --strict uses any.
+# By default, a class of widths is used if it makes plain passes at most this many times as slow; `strict` uses any.
 MOST_COST = 1.1
 LEAST_VERIFIED = 4  # tokens of a pass that are enough to verify drafts: in a narrower one, drafting does not pay off
+_EITHER = "`strict=True` prevents it, `exact=False` accepts it"
 
 
 def may_pad(settings: LoadSettings, *, on_gpu: bool) -> bool:
@@ -72,18 +73,18 @@ class Guarantee:
 
     @property
     def way_out(self) -> str:
-        """The option that makes the text independent of drafts; empty if it is, or if no option is known."""
+        """The setting that makes the text independent of drafts; empty if it is, or if no setting is known."""
         settings, context = self._settings, self._context
         is_known = self.rounding is not None or not context.exact  # what cannot be measured cannot be prevented
         if self.rounding == 0.0 or settings.strict or not is_known or not context.model.can_roll_back:
             return ""
         if not settings.exact and not context.model.gpu_layers and have_exact_kernels():
-            return "leaving out --fast"
-        if settings.sequences > 1 or settings.spec_tree > 1:  # --strict excludes them
+            return "leaving out `exact=False`"
+        if settings.sequences > 1 or settings.spec_tree > 1:  # `strict` excludes them
             return ""
         if self.classes is not None:
-            return "--strict" if self.classes.best() else ""
-        return "" if context.model.is_on_gpu else "--strict"
+            return "`strict=True`" if self.classes.best() else ""
+        return "" if context.model.is_on_gpu else "`strict=True`"
 
     @property
     def warning(self) -> str:
@@ -96,19 +97,19 @@ class Guarantee:
             if settings.sequences > 1:
                 return f"answers that are generated together on a GPU are not exact: {may}"
             if settings.spec_tree > 1:
-                return f"trees on a GPU are not exact: {may} (chains can be: leave out --spec-tree)"
+                return f"trees on a GPU are not exact: {may} (chains can be: leave out `spec_tree`)"
             if not model.is_on_gpu:
-                return f"a model with layers on a GPU and on the CPU is not exact: {may} (--strict prevents it)"
+                return f"a model with layers on a GPU and on the CPU is not exact: {may} (`strict=True` prevents it)"
             if self.classes is None:
                 return f"how this GPU rounds cannot be measured, because the context is too short: {may}"
             if best := self.classes.best():
                 cost = f"{self.classes.cost(best[0]):.2f} times as slow"
-                return f"exact passes would be {cost} on this GPU: {may} (--strict prevents it, --fast accepts it)"
+                return f"exact passes would be {cost} on this GPU: {may} ({_EITHER})"
             return f"this GPU rounds differently for each number of tokens in a pass: {may}"
         if not is_own_build():
             return f"this build of llama.cpp lacks edgespec's kernels: {may}. To install them: {exact_build()}"
         if not have_exact_kernels():
-            return f"edgespec's kernels need a processor with AVX2 or NEON: {may} (--strict prevents it)"
+            return f"edgespec's kernels need a processor with AVX2 or NEON: {may} (`strict=True` prevents it)"
         if self.rounding is None and self._context.exact:
             return ""
-        return f"logits depend on the width of a pass here: {may} (--strict prevents it, --fast accepts it)"
+        return f"logits depend on the width of a pass here: {may} ({_EITHER})"

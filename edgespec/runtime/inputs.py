@@ -108,5 +108,5 @@ class InputReader:
 
 def _too_long(what: str, where: str, n_tokens: int | None, n_ctx: int) -> PromptTooLongError:
     """Return the error for a text that does not fit."""
-    hint = "shorten it, or use a larger context (-c), if the model was trained for one"
+    hint = "shorten it, or use a larger context (`ctx_size`), if the model was trained for one"
     return PromptTooLongError(what, hint=hint, field=where, n_tokens=n_tokens, n_ctx=n_ctx)

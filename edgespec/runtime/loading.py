@@ -176,7 +176,7 @@ def _open_corpus(settings: LoadSettings, model: LlamaModel) -> Corpus | None:
     if "corpus" not in settings.drafters or settings.draft_n_max == 0:
         return None
     if settings.corpus is None:
-        raise UsageError("no corpus was given", hint="name one with --corpus")
+        raise UsageError("no corpus was given", hint="name one with `corpus`")
     corpus = Corpus(find(settings.corpus))
     check_fits(corpus, model)
     return corpus
@@ -205,7 +205,7 @@ def _why_plain(settings: LoadSettings, context: Context, guarantee: Guarantee) -
     if not context.rollback:
         return f"the state of a {context.model.header.architecture} model cannot be rolled back"
     if settings.strict and guarantee.rounding != 0.0:
-        return "no pass width was found at which logits are independent of the batch (--strict)"
+        return "no pass width was found at which logits are independent of the batch (`strict`)"
     return ""
 
 
@@ -213,9 +213,9 @@ def _left_out(plan: LoadPlan, target: Target) -> list[str]:
     """Return notes about settings that have no effect."""
     settings, names, notes = plan.settings, {*plan.drafters}, list[str]()
     if settings.draft_model and not ({"draft", *HEADS} & names) and not (settings.uses_draft and names):
-        notes.append(f"draft model {settings.draft_model} is not used: --spec-type or --spec-draft-n-max excludes it")
+        notes.append(f"draft model {settings.draft_model} is not used: `spec_type` or `spec_draft_n_max` excludes it")
     if settings.corpus and "corpus" not in settings.drafters:
-        notes.append(f"corpus {settings.corpus} is not used: --spec-type excludes it")
+        notes.append(f"corpus {settings.corpus} is not used: `spec_type` excludes it")
     if settings.spec_tree > 1 and names and (why := _why_chains(plan, target)):
         notes.append(f"drafting chains only: {why}")
     if settings.overlap == "on" and not {"draft", "self"} & names:

@@ -156,7 +156,7 @@ def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) 
     names = [name for name in settings.drafters if draft is not None or name not in MODEL_DRAFTERS]
     if MTP in names and (why := mtp_mismatch(target)):
         if settings.spec_type != "auto":
-            raise PairError(f"{target.path.name} cannot draft by --spec-type mtp", why=why, hint="leave mtp out")
+            raise PairError(f"{target.path.name} cannot draft by `spec_type=mtp`", why=why, hint="leave mtp out")
         names.remove(MTP)
     if draft is None:
         return names
@@ -164,7 +164,7 @@ def drafters_with(settings: LoadSettings, target: Header, draft: Header | None) 
     wanted = [name for name in names if name in (*HEADS, "draft")]
     if wanted and not {kind, "draft"} & {*wanted}:
         what = "a draft model, not a draft head" if kind == "draft" else f"a head of the kind {kind}"
-        raise PairError(f"{draft.path.name} is {what}", hint=f"--spec-type {kind} drafts with it")
+        raise PairError(f"{draft.path.name} is {what}", hint=f"`spec_type={kind}` drafts with it")
     return [*dict.fromkeys(kind if name in wanted else name for name in names)]
 
 
@@ -183,9 +183,9 @@ def no_draft_model(settings: LoadSettings, header: Header, missing: str) -> Usag
     elif missing:
         get_one = f"'edgespec pull {missing}' downloads one"
     return UsageError(
-        f"--spec-type {settings.spec_type} needs {what}",
+        f"`spec_type={settings.spec_type}` needs {what}",
         why=f"there is none for {header.path.name}",
-        hint=f"name one (-md {named}); {get_one}; --spec-type {settings.without_draft} goes without",
+        hint=f"name one (`draft_model={named}`); {get_one}; `spec_type={settings.without_draft}` goes without",
     )
 
 

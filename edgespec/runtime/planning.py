@@ -251,7 +251,7 @@ def fitted(
         note(where_layers_are(fit, [device.address for device in workers]))
         changed = _repacked(replace(fit, split=())).repacked - _repacked(fit).repacked
         if types := ", ".join(sorted(changed & fit.header.weight_types)):
-            note(f"{types} weights are not repacked with workers: other texts than without --rpc, and slower")
+            note(f"{types} weights are not repacked with workers: other texts than without `rpc`, and slower")
     elif free_vram:
         where = placement(fit, free_vram)
         logger.info("%s", where)
@@ -271,11 +271,12 @@ def _check_gpus(plan: MemoryPlan, free_vram: Mapping[str, int]) -> None:
     for name, n_bytes in needed_on_gpus(plan, free_vram).items():
         if n_bytes > free_vram[name]:
             fewer = placed(plan, "auto", "auto", free_vram)
-            draft = f" -ngld {fewer.draft.gpu_layers}" if fewer.draft else ""
+            layers = f"`gpu_layers={fewer.gpu_layers}`"
+            layers += f" `gpu_layers_draft={fewer.draft.gpu_layers}`" if fewer.draft else ""
             raise OutOfMemoryError(
                 f"the layers do not fit on {name}",
                 why=f"they need {size_of(n_bytes)} there, {size_of(free_vram[name])} are free",
-                hint=f"-ngl {fewer.gpu_layers}{draft} fits (auto chooses it), or use a smaller context (-c)",
+                hint=f"{layers} fits (auto chooses it), or use a smaller context (`ctx_size`)",
             )
 
 
@@ -433,5 +434,5 @@ def cache_bytes(cache_ram: int | None, models: Iterable[LlamaModel], note: Calla
     if cache_ram is None:
         return min(free // CACHE_SHARE, MOST_CACHE_BYTES)
     if cache_ram << 20 > free:
-        note(f"--cache-ram {cache_ram} is more memory than is free; using {size_of(free)} for it")
+        note(f"`cache_ram={cache_ram}` is more memory than is free; using {size_of(free)} for it")
     return min(cache_ram << 20, free)

@@ -112,7 +112,7 @@ class Prompts:
         trained = self._model.n_ctx_train
         if trained and n_needed > trained:
             return f"shorten it: the model was trained for contexts of {trained} tokens"
-        return f"shorten it, or use a larger context (-c {n_needed} or more)"
+        return f"shorten it, or use a larger context (`ctx_size={n_needed}` or more)"
 
     def tokens_of(self, messages: Sequence[Message], template: str = "") -> list[int]:
         """Return the prompt of some messages as ids, which may be more than the context holds; `template` has arguments

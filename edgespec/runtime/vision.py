@@ -23,13 +23,13 @@ def projector_file(mmproj: str | None, header: Header, note: Callable[[str], Non
         found = projectors_of(header)
         if len(found) > 1:
             others = ", ".join(file.name for file in found[1:])
-            note(f"images are read with {found[0].name}; --mmproj can name another projector: {others}")
+            note(f"images are read with {found[0].name}; `mmproj` can name another projector: {others}")
         return found[0] if found else None
     if mmproj == "none":
         return None
     path = Path(mmproj).expanduser()
     if not path.is_file():
-        raise ModelNotFoundError(f"projector file '{mmproj}' was not found", hint="--mmproj takes a GGUF file, or none")
+        raise ModelNotFoundError(f"projector file '{mmproj}' was not found", hint="`mmproj` takes a GGUF file, or none")
     if read_header(path).architecture != "clip":
         raise ModelFileError(f"{path} is not a projector", hint="its name usually begins with mmproj")
     return path
@@ -57,7 +57,7 @@ class Vision(Closable):
             raise ImageError(
                 f"{self._name} cannot see images",
                 why="it has no projector (a file mmproj*.gguf in its folder)",
-                hint="name its projector with --mmproj FILE, or use a model that has one",
+                hint="name its projector with `mmproj=FILE`, or use a model that has one",
             )
         picture = self._load(self.path).read(image.data, image.name)
         together = [cells.n for cells in picture.cells.values() if cells.is_whole]
@@ -65,7 +65,7 @@ class Vision(Closable):
             raise ImageError(
                 f"{image.name} has too many tokens for this context",
                 why=f"the model reads its {max(together)} tokens in one pass, which holds {self._context.n_batch}",
-                hint="use a smaller context (-c), which has larger passes",
+                hint="use a smaller context (`ctx_size`), which has larger passes",
             )
         return picture
 

@@ -103,12 +103,12 @@ def _changes(plan: MemoryPlan, free_bytes: int) -> Iterator[tuple[str, int]]:
     """Yield possible changes, and the main memory needed with each; some may not suffice."""
     quantised = [(name, estimate(cached).ram) for name in ("q8_0", "q4_0") if (cached := _with_cache(plan, name))]
     for name, needed in [choice for choice in quantised if choice[1] <= free_bytes][:1]:
-        yield f"a {name} KV cache (-ctk {name} -ctv {name})", needed
+        yield f"a {name} KV cache (`cache_type_k={name}` `cache_type_v={name}`)", needed
     if plan.draft is not None:
-        yield "no draft model (--spec-type none)", estimate(replace(plan, draft=None)).ram
+        yield "no draft model (`spec_type=none`)", estimate(replace(plan, draft=None)).ram
     n_ctx = largest_context(plan, free_bytes)
     if 0 < n_ctx < plan.n_ctx:
-        yield f"a context of {n_ctx} tokens (-c {n_ctx})", estimate(with_context(plan, n_ctx)).ram
+        yield f"a context of {n_ctx} tokens (`ctx_size={n_ctx}`)", estimate(with_context(plan, n_ctx)).ram
     now, own = estimate(plan), estimate(replace(plan, draft=None))
     bits = 8 * plan.header.weights_bytes / max(1, plan.header.n_params)
     for quant, quant_bits in QUANT_BITS.items():

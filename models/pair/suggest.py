@@ -130,7 +130,7 @@ def instead(found: Collection[Suggestion]) -> str:
         return ""
     if commands := [each.command for each in found if not each.is_here]:
         return f"no model here can draft for it; '{commands[0]}' downloads one that can"
-    without = "speculative decoding also works without a draft model (--spec-type suffix)"
+    without = "speculative decoding also works without a draft model (`spec_type=suffix`)"
     return f"no model here can draft for it, and the catalogue has none; {without}"
 
 

@@ -184,7 +184,7 @@ def test_a_pace_that_cannot_be_meant_is_refused(pace: Any) -> None:
 def test_a_fixed_pace_sets_the_most_tokens_too_unless_these_are_given() -> None:
     with edgespec.load("demo", spec_type="draft", pace="fixed:12", threads=1) as llm:
         assert llm.engine.speculator.n_max == 12 and llm.engine.speculator.pace == FixedPolicy(12)
-    with pytest.raises(UsageError, match="spec-draft-n-max"):
+    with pytest.raises(UsageError, match="needs `spec_draft_n_max=12` or more"):
         edgespec.load("demo", spec_type="draft", pace="fixed:12", spec_draft_n_max=4)
 
 

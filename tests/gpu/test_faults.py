@@ -20,7 +20,7 @@ from edgespec.llama.device_lost import GPU_HINT
 from edgespec.llama.model import LlamaModel
 from edgespec.models.names.spec import resolve
 from edgespec.runtime.worker import Worker, WorkerDiedError
-from edgespec.settings import LoadSettings, Request
+from edgespec.settings import LoadSettings, Request, with_options
 
 pytestmark = [needs_gpu, pytest.mark.timeout(200)]
 
@@ -64,7 +64,7 @@ def test_run_ends_with_one_error(home: Path, submits: int) -> None:
     assert done.returncode == 1
     assert bool(done.stdout) == (submits > 0)
     what, hint = done.stderr.decode().strip().splitlines()
-    assert what.startswith("edgespec: the GPU failed: the driver lost ") and hint.strip() == GPU_HINT
+    assert what.startswith("edgespec: the GPU failed: the driver lost ") and hint.strip() == with_options(GPU_HINT)
 
 
 def test_a_worker_reports_the_same(losing: None) -> None:
@@ -72,7 +72,7 @@ def test_a_worker_reports_the_same(losing: None) -> None:
         texts = []
         with pytest.raises(WorkerDiedError) as caught:
             texts += [event.text for event in worker.submit(LONG)]
-        assert caught.value.what == "the GPU failed" and "-ngl 0" in caught.value.hint
+        assert caught.value.what == "the GPU failed" and "`gpu_layers=0`" in caught.value.hint
 
 
 def test_a_server_loads_the_model_again(losing: None) -> None:

@@ -177,7 +177,7 @@ with LlamaModel({str(model.path)!r}) as model:
     Context(model, ContextParams(n_ctx=2**27))
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "use a smaller context (-c)" in done.stderr
+    assert "use a smaller context (`ctx_size`)" in done.stderr
     assert "cannot create a context of 134217728 tokens for draft.gguf" in done.stderr
 
 

@@ -32,7 +32,7 @@ def test_the_process_ends_with_one_error(line: bytes, why: str) -> None:
     assert done.returncode == 1 and done.stdout == "an answer"
     what, hint = done.stderr.strip().splitlines()
     assert what.startswith("edgespec: the GPU failed: ") and why in what
-    assert hint.strip() == GPU_HINT and "-ngl 0" in hint
+    assert hint.strip() == GPU_HINT and "`gpu_layers=0`" in hint
 
 
 def test_other_errors_do_not_end_the_process() -> None:

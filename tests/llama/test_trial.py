@@ -293,7 +293,7 @@ def test_a_driver_that_crashes_is_blamed_and_not_the_file(
     build = make_build(CRASHES_ON_GPU)
     with pytest.raises(GenerationError, match="on the CPU the model works") as raised:
         extra_buffers_work(model, no_warning, build.command, **ON_GPU)
-    assert "-ngl 0" in raised.value.hint and "download" not in str(raised.value)
+    assert "`gpu_layers=0`" in raised.value.hint and "download" not in str(raised.value)
     assert extra_buffers_work(model, no_warning, build.command)
 
 

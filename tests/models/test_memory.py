@@ -439,10 +439,12 @@ def test_every_remedy_is_named_with_what_it_takes() -> None:
     draft = replace(PAIR.draft or PAIR, cache_type_k="q8_0", cache_type_v="q8_0")
     quantised = replace(PAIR, cache_type_k="q8_0", cache_type_v="q8_0", draft=draft)
     n_ctx = largest_context(PAIR, free_bytes)
-    assert remedies[0] == f"a q8_0 KV cache (-ctk q8_0 -ctv q8_0): {size_of(estimate(quantised).ram)}"
+    assert (
+        remedies[0] == f"a q8_0 KV cache (`cache_type_k=q8_0` `cache_type_v=q8_0`): {size_of(estimate(quantised).ram)}"
+    )
     without = estimate(replace(PAIR, draft=None)).ram
-    assert remedies[1] == f"no draft model (--spec-type none): {size_of(without)}"
-    assert remedies[2].startswith(f"a context of {n_ctx} tokens (-c {n_ctx}): ")
+    assert remedies[1] == f"no draft model (`spec_type=none`): {size_of(without)}"
+    assert remedies[2].startswith(f"a context of {n_ctx} tokens (`ctx_size={n_ctx}`): ")
     assert remedies[3].startswith("the same model in Q6_K instead of 8.5 bits per weight: ")
     assert len(remedies) == 4
 
@@ -478,7 +480,9 @@ def test_a_cache_is_not_quantised_where_that_cannot_be(tmp_path: Path) -> None:
 def test_a_smaller_cache_is_named_where_a_small_one_does_not_do() -> None:
     plan = MemoryPlan(DEMO, n_ctx=1024, sequences=16)
     q4_0 = estimate(replace(plan, cache_type_k="q4_0", cache_type_v="q4_0")).ram
-    assert what_would_fit(plan, q4_0)[0] == f"a q4_0 KV cache (-ctk q4_0 -ctv q4_0): {size_of(q4_0)}"
+    assert (
+        what_would_fit(plan, q4_0)[0] == f"a q4_0 KV cache (`cache_type_k=q4_0` `cache_type_v=q4_0`): {size_of(q4_0)}"
+    )
 
 
 def test_where_nothing_fits_nothing_is_named() -> None:
@@ -497,7 +501,7 @@ def test_what_slots_lose_has_a_share_of_the_memory_that_is_left(monkeypatch: pyt
     assert cache_bytes(100, [mapped], notes.append) == 100 << 20
     assert cache_bytes(0, [mapped], notes.append) == 0 and not notes
     assert cache_bytes(17 << 10, [mapped], notes.append) == 16 * gib
-    assert notes == ["--cache-ram 17408 is more memory than is free; using 17.2 GB for it"]
+    assert notes == ["`cache_ram=17408` is more memory than is free; using 17.2 GB for it"]
     monkeypatch.setattr(planning, "available_memory_bytes", lambda: 100 * gib)
     assert cache_bytes(None, [], notes.append) == 8 * gib
 

@@ -260,7 +260,7 @@ def test_a_gpu_that_lacks_memory_for_what_is_requested_is_named(monkeypatch: pyt
         fitted(monkeypatch, 10**6, ALL, 0)
     assert caught.value.what == "the layers do not fit on GPU0"
     assert caught.value.why.endswith(f"there, {size_of(10**6)} are free")
-    assert caught.value.hint.startswith("-ngl 0 -ngld 0 fits (auto chooses it)")
+    assert caught.value.hint.startswith("`gpu_layers=0` `gpu_layers_draft=0` fits (auto chooses it)")
     # The reserve of a GPU is not counted: its driver may need less.
     free = estimate(replace(ALONE, gpu_layers=ALL)).vram
     assert fitted(monkeypatch, free, ALL, 0)[0].gpu_layers == ALL

@@ -80,7 +80,7 @@ def test_of_several_the_choice_and_another_way_are_said(tmp_path: Path) -> None:
     write_projector(tmp_path / "mmproj-F16.gguf", "mlp")
     write_projector(tmp_path / "mmproj-gemma-F16.gguf", "gemma3")
     assert projector_file(None, read_header(model), notes.append) == tmp_path / "mmproj-F16.gguf"
-    assert notes == ["images are read with mmproj-F16.gguf; --mmproj can name another projector: mmproj-F32.gguf"]
+    assert notes == ["images are read with mmproj-F16.gguf; `mmproj` can name another projector: mmproj-F32.gguf"]
     for named in ("none", str(tmp_path / "mmproj-F32.gguf")):
         projector_file(named, read_header(model), notes.append)
     assert len(notes) == 1

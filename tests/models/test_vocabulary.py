@@ -131,7 +131,7 @@ def test_a_draft_that_shares_next_to_nothing_is_refused(tmp_path: Path) -> None:
     assert refused.value.exit_code == 4
     assert str(refused.value).startswith(f"{draft.name} cannot draft for {target.name}: ")
     assert refused.value.why == f"vocabulary overlap 3 %; {difference(target, draft)}"
-    assert "--spec-type none" in refused.value.hint
+    assert "`spec_type=none`" in refused.value.hint
 
 
 def test_a_message_holds_nothing_that_would_upset_a_terminal(home: Path, tmp_path: Path) -> None:

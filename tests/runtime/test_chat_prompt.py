@@ -180,7 +180,7 @@ def test_a_system_message_that_comes_late_becomes_the_users(tmp_path: Path) -> N
 @pytest.mark.parametrize("template", ["{{ nothing.here }}", "{% for %}", "{{ raise_exception('no') }}"])
 def test_a_template_that_accepts_nothing_is_an_error_that_names_a_way_out(tmp_path: Path, template: str) -> None:
     """ChatML in its place would be another format than the one that the model was trained for."""
-    with tiny(tmp_path, template) as llm, pytest.raises(UsageError, match="--chat-template"):
+    with tiny(tmp_path, template) as llm, pytest.raises(UsageError, match="`chat_template`"):
         llm.tokenize(lenient(QUESTION))
     assert not llm.notes
 

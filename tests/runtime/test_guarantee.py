@@ -56,12 +56,12 @@ def test_passes_on_a_gpu_are_padded_if_that_costs_little(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("classes", "how", "warning", "way_out"),
     [
-        (DEAR, {}, "exact passes would be 1.40 times as slow on this GPU: ", "--strict"),
+        (DEAR, {}, "exact passes would be 1.40 times as slow on this GPU: ", "`strict=True`"),
         (NONE, {}, "this GPU rounds differently for each number of tokens in a pass: ", ""),
         (None, {}, "how this GPU rounds cannot be measured, ", ""),
         (CHEAP, {"sequences": 4}, "answers that are generated together on a GPU are not exact: ", ""),
         (CHEAP, {"spec_tree": 4}, "trees on a GPU are not exact: ", ""),
-        (CHEAP, {"gpu_layers": 5}, "a model with layers on a GPU and on the CPU is not exact: ", "--strict"),
+        (CHEAP, {"gpu_layers": 5}, "a model with layers on a GPU and on the CPU is not exact: ", "`strict=True`"),
         (CHEAP, {"exact": False}, "", ""),
     ],
 )
@@ -101,9 +101,9 @@ def test_on_a_cpu_the_kernels_decide(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = guarantee(monkeypatch, None, gpu_layers=0)
     assert (exact.least_width, exact.most_rows, exact.rounding, exact.way_out, exact.warning) == (0, 512, 0.0, "", "")
     fast = guarantee(monkeypatch, None, gpu_layers=0, exact=False)
-    assert (fast.most_rows, fast.rounding, fast.way_out, fast.warning) == (512, None, "leaving out --fast", "")
+    assert (fast.most_rows, fast.rounding, fast.way_out, fast.warning) == (512, None, "leaving out `exact=False`", "")
     monkeypatch.setattr("edgespec.runtime.guarantee.have_exact_kernels", lambda: False)
-    assert guarantee(monkeypatch, None, gpu_layers=0, exact=False).way_out == "--strict"
+    assert guarantee(monkeypatch, None, gpu_layers=0, exact=False).way_out == "`strict=True`"
 
 
 @pytest.fixture

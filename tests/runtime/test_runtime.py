@@ -238,7 +238,7 @@ def test_a_context_that_does_not_fit_is_smaller_or_refused_with_what_would(monke
         assert f"a context of 1024 tokens does not fit into memory; using {llm.context.n_ctx}" in llm.notes
     with pytest.raises(OutOfMemoryError, match=r"1,024 tokens does not fit: it needs 1\d\.\d MB") as caught:
         edgespec.load("demo", threads=1, spec_type="none", ctx_size=1024)
-    assert "-c " in caught.value.hint
+    assert "`ctx_size=" in caught.value.hint
 
 
 def test_in_a_stream_what_fails_fails_alone(monkeypatch: pytest.MonkeyPatch) -> None:

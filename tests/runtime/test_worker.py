@@ -239,7 +239,7 @@ def test_drafting_changes_here_and_there(worker: Worker) -> None:
         assert worker.stats.proposed == 0
         with pytest.raises(UsageError, match="do not fit") as refused:
             worker.draft_with(spec_draft_n_max=50)
-        assert "--spec-draft-n-max" in refused.value.hint
+        assert "`spec_draft_n_max`" in refused.value.hint
         assert worker.settings.spec_draft_n_max == 2
     finally:
         worker.draft_with(pace=before.pace, spec_draft_n_max=before.draft_n_max)

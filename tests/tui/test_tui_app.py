@@ -924,6 +924,19 @@ def test_code_of_the_last_answer_is_copied_by_its_number() -> None:
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
+def test_settings_in_errors_have_the_names_of_a_chat() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.report(
+            UsageError("it is too long", hint="use a larger context (`ctx_size`), or no draft (`spec_type=none`)")
+        )
+        await pilot.pause()
+        (shown,) = [note.message for note in app._notifications]
+        hint = "use a larger context (-c), or no draft (/draft none); -c is an option of 'edgespec chat'"
+        assert shown == f"it is too long\n  {hint}"
+
+    on_new_screen(steps)
+
+
 def test_when_the_model_dies_the_screen_offers_to_go_on(tmp_path: Path) -> None:
     died = FakeEngine("one two three", error=WorkerDiedError("the system killed the process"), error_after=2)
 

@@ -13,7 +13,7 @@ import click
 from edgespec.cli.options.common import JSON_LINES, QUIET, YES
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.output import Output, in_options
 from edgespec.cli.terminal.prompt import agreed
 from edgespec.text.figures import count_of, counted, iso, size_of, when
 from edgespec.text.printable import one_line, wrapped
@@ -129,7 +129,8 @@ def _line(row: ModelRow) -> str:
 
 def _reason(row: ModelRow) -> list[str]:
     size = f"{row.size}, " if row.size else ""
-    return [one_line(row.name), wrapped(INDENT + size + one_line(row.problem), shutil.get_terminal_size().columns)]
+    reason = f"{INDENT}{size}{in_options(one_line(row.problem))}"
+    return [one_line(row.name), wrapped(reason, shutil.get_terminal_size().columns)]
 
 
 def _incomplete_lines(rows: Iterable[ModelRow]) -> list[str]:

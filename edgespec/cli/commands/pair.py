@@ -17,7 +17,7 @@ from edgespec.cli.options.group import Group
 from edgespec.cli.options.shared import OFFLINE, YES
 from edgespec.cli.options.types import ModelSpec
 from edgespec.cli.setup.models import fetch_missing
-from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.output import Output, in_options
 from edgespec.errors import PairError
 from edgespec.gguf_file.head_check import check_draft_file, is_head, n_tokens
 from edgespec.gguf_file.model_check import check_model
@@ -123,7 +123,7 @@ def _compared(target: str, output: Output) -> list[Suggestion]:
 def _line(suggestion: Suggestion, *, compared: bool) -> tuple[str, str]:
     size = f", {size_of(suggestion.size_bytes)}" if suggestion.verdict != "no" and suggestion.size_bytes else ""
     label = "here" if suggestion.is_here and not compared else suggestion.label
-    return label, f"{short_spec(suggestion.spec)}: {suggestion.why}{size}"
+    return label, f"{short_spec(suggestion.spec)}: {in_options(suggestion.why)}{size}"
 
 
 def _report(target: str, draft: str, headers: tuple[Header, Header], verdict: PairVerdict) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ import click
 
 from edgespec.cli.options.group import HELP_NAMES
 from edgespec.cli.options.types import ModelSpec
-from edgespec.cli.terminal.output import Output
+from edgespec.cli.terminal.output import Output, in_options
 from edgespec.text.figures import count_of, counted, percent, size_of
 from edgespec.text.strict_json import json_line
 
@@ -217,7 +217,7 @@ def _drafting_rows(model: LocalModel, spec: str, header: Header) -> Rows:
         fits = f"{of_head}does not fit: {draft.problem}" if draft.problem else f"fits, {draft.found.why}"
         if draft.is_bundled:
             fits += f" (bundled: --spec-type {draft.found.kind} uses it)"
-        yield "" if place else "drafts near it", f"{short_spec(draft.found.spec)}: {fits}"
+        yield "" if place else "drafts near it", f"{short_spec(draft.found.spec)}: {in_options(fits)}"
 
 
 def _first(header: Header, keys: Sequence[str]) -> str:

@@ -102,7 +102,7 @@ class Output:
         text = io.StringIO()
         Console(file=text, width=shutil.get_terminal_size().columns, color_system=None).print(renderable)
         lines = "\n".join(line.rstrip() for line in text.getvalue().splitlines())
-        (self.aside if aside else self.line)(lines)
+        (self.aside if aside else self.line)(in_options(lines))
 
     def facts(self, rows: Sequence[tuple[str, str]]) -> None:
         """Print texts with labels in front, as wide as the terminal, but no wider than is readable. Words, such as
@@ -149,14 +149,15 @@ class Output:
         """Print a JSON value on one line."""
         self._write(json_line(_finite(value)) + "\n", as_is=True)
 
-    def note(self, text: str) -> None:
-        """Show a message, unless quiet."""
+    def note(self, text: str, *, as_is: bool = False) -> None:
+        """Show a message, unless quiet. Settings that it names have the names of their options, unless the message has
+        words of the user, and is shown `as_is`."""
         if not self.quiet:
-            self.aside(f"note: {text}")
+            self.aside(f"note: {text if as_is else in_options(text)}")
 
     def warn(self, text: str) -> None:
         """Show a warning, also if quiet."""
-        self.aside(f"warning: {text}")
+        self.aside(f"warning: {in_options(text)}")
 
     def interject(self, text: str) -> None:
         """Show a note in the middle of an answer. If one terminal shows both, the note begins a new line."""
@@ -173,7 +174,8 @@ class Output:
         """Report an error; with `trace` and -v also its traceback."""
         if trace and logging.getLogger("edgespec").isEnabledFor(logging.DEBUG):
             self._tell(traceback.format_exc())
-        self._tell(self._fitting(printable(f"edgespec: {message}") + (f"\n  {hint}" if hint else "")) + "\n")
+        shown = printable(f"edgespec: {in_options(message)}") + (f"\n  {hint}" if hint else "")
+        self._tell(self._fitting(shown) + "\n")
 
     def progress(self, what: str, done: float | None) -> None:
         """Show progress, from 0 to 1 if known. On a terminal the next output erases the line; into a file, a line is
@@ -300,6 +302,15 @@ class Output:
         except UnicodeEncodeError:
             return text.translate(_ASCII).encode(encoding, "backslashreplace").decode(encoding)
         return text
+
+
+def in_options(message: str) -> str:
+    """Return a message in which settings have the names of their options."""
+    if "`" not in message:
+        return message
+    from edgespec.settings import with_options  # which most messages do not need
+
+    return with_options(message)
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
