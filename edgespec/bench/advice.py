@@ -246,26 +246,26 @@ def table(found: Tuned, advice: Advice) -> RenderableType:
 def _heading(found: Tuned) -> Iterator[tuple[str, str]]:
     yield "model", f"{found.model}, {duration(found.curve.pass_s)} for a pass over one token"
     for cost in found.costs:
-        name = cost.draft.stem if cost.draft else "in the model's file"
-        yield cost.drafter, ", ".join([name, *_facts(cost)])
+        name = cost.draft.name if cost.draft else "in the model's file"
+        yield cost.drafter, "; ".join([name, *_facts(cost)])
     settings = [
         f"{each.name.replace('_', '-')} {value:g}"
         for each in fields(SamplingSettings)
         if isinstance(value := getattr(found.sampling, each.name), int | float)
         and (value != each.default or each.name == "temperature")
     ]
-    yield "sampling", ", ".join(settings) + ("; the same at temperature 0" if len(found.temperatures) > 1 else "")
+    yield "sampling", ", ".join(settings) + ("; measured at temperature 0, too" if len(found.temperatures) > 1 else "")
     yield "answers", f"{TOKENS} tokens each"
 
 
 def _facts(cost: DraftCost) -> Iterator[str]:
-    draft = f"a draft of {counted(cost.length, 'token')}"
     if cost.cost is not None:
-        yield f"{draft} takes {cost.cost:.2f} target passes"
+        pays = "never pays off"
+        if cost.break_even is not None:
+            pays = f"pays off if {percent(cost.break_even)}\xa0% of its tokens are accepted"
+        yield f"a draft of {counted(cost.length, 'token')} takes {cost.cost:.2f} target passes, and {pays}"
     if cost.alpha is not None:
-        yield f"{percent(cost.alpha)} % of its tokens are accepted"
-    if cost.cost is not None:
-        yield "which never pays" if cost.break_even is None else f"which pays from {percent(cost.break_even)} %"
+        yield f"{percent(cost.alpha)}\xa0% are accepted"
 
 
 def _speeds(found: Tuned, advice: Advice, temperature: float) -> Figures:
