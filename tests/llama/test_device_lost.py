@@ -35,6 +35,15 @@ def test_the_process_ends_with_one_error(line: bytes, why: str) -> None:
     assert hint.strip() == GPU_HINT and "`gpu_layers=0`" in hint
 
 
+def test_the_command_line_ends_with_its_own_names_of_settings() -> None:
+    start = "from edgespec.cli import run_program\nfrom edgespec.cli.terminal.interrupt import Interrupts\n"
+    done = ended(start + "run_program(['--version'], Interrupts())\n" + LOG.format(line=b"CUDA error: broken\n"))
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == (
+        "  put fewer layers on the GPU (-ngl N, or -ngl 0 for none); if it fails again, update its driver"
+    )
+
+
 def test_other_errors_do_not_end_the_process() -> None:
     done = ended(LOG.format(line=b"ggml_vulkan: Device memory allocation of size 9 failed.\n"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "an answermore\n", "")
