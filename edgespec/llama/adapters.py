@@ -5,9 +5,8 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
-from typing import Any
 
 from edgespec.errors import ModelFileError, UsageError
 from edgespec.files.paths import file_facts
@@ -69,7 +68,7 @@ class Adapters:
     def __bool__(self) -> bool:
         return bool(self._names)
 
-    def use(self, context: Any, chosen: AdapterSet) -> None:
+    def use(self, context: int, chosen: AdapterSet) -> None:
         """Let a native context use a set from its next decode on. If it is another one, its buffers are reserved
         again."""
         handles = (api.llama_adapter_lora_p_ctypes * len(chosen))(*(self._handles[number] for number, _ in chosen))
@@ -86,7 +85,7 @@ class Adapters:
         raise UsageError(what, hint=f"the model has {loaded}", field="lora")
 
 
-def _usable(scales: Any) -> AdapterSet:
+def _usable(scales: Iterable[tuple[int, float]]) -> AdapterSet:
     used = tuple(sorted((number, scale) for number, scale in scales if scale))
     if len(used) > MOST_TOGETHER:
         what = f"lora has {len(used)} adapters for one answer, and {MOST_TOGETHER} are possible"
@@ -95,9 +94,9 @@ def _usable(scales: Any) -> AdapterSet:
     return used
 
 
-def _load(model: LlamaModel, adapter: Adapter) -> Any:
+def _load(model: LlamaModel, adapter: Adapter) -> int:
     with complaints() as lines:
-        handle = api.llama_adapter_lora_init(model.handle, os.fsencode(adapter.path))
+        handle: int = api.llama_adapter_lora_init(model.handle, os.fsencode(adapter.path))
     if not handle:
         raise ModelFileError(f"cannot load the adapter {adapter.path}", why=first_complaint(lines))
     return handle

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from edgespec.errors import UsageError
 from edgespec.gguf_file.head_check import GIVE_LAYERS
 from edgespec.llama.library import api
+
+if TYPE_CHECKING:
+    from ctypes import _CDataType
 
 
 class NativeBatch:
@@ -32,7 +35,7 @@ class NativeBatch:
         self.outputs = np.zeros(capacity, np.int8)
         rows = self.sequences.ctypes.data + np.arange(capacity, dtype=np.uintp) * self.sequences.strides[0]
         self._row_pointers = np.ascontiguousarray(rows)
-        self.native = api.llama_batch(
+        self.native: ctypes.Structure = api.llama_batch(
             n_tokens=0,
             token=pointer(self.tokens, api.llama_token),
             embd=None,
@@ -62,14 +65,16 @@ class NativeBatch:
             self.sequences[index, : len(ids)] = ids
         return n if self.all_outputs else sum(wanted)
 
-    def of_rows(self, rows: NDArray[np.float32], positions: NDArray[np.int32], sequence: int, *, wanted: bool) -> Any:
+    def of_rows(
+        self, rows: NDArray[np.float32], positions: NDArray[np.int32], sequence: int, *, wanted: bool
+    ) -> ctypes.Structure:
         """Return a native batch of rows, float32[n, D], in place of tokens, valid until the next one; `wanted` asks for
         the logits after the last one. `positions` are int32[4, n] with M-RoPE, else int32[1, n]."""
         n = len(rows)
         self._rows, self._places = np.ascontiguousarray(rows), np.ascontiguousarray(positions)
         self.n_sequences[:n], self.sequences[:n, 0], self.outputs[:n] = 1, sequence, False
         self.outputs[n - 1] = wanted
-        return api.llama_batch(
+        batch: ctypes.Structure = api.llama_batch(
             n_tokens=n,
             token=None,
             embd=pointer(self._rows, ctypes.c_float),
@@ -78,16 +83,17 @@ class NativeBatch:
             seq_id=self.native.seq_id,
             logits=self.native.logits,
         )
+        return batch
 
 
-def pointer(array: NDArray[Any], kind: Any) -> Any:
+def pointer(array: NDArray[np.generic], kind: type[_CDataType]) -> ctypes._Pointer[_CDataType]:
     return ctypes.cast(array.ctypes.data, ctypes.POINTER(kind))
 
 
 # --- layer inputs and states ------------------------------------------------------------------------------------------
 
 
-def _function(name: str, itanium: str, msvc: str, result: Any, *arguments: Any) -> Any:
+def _function(name: str, itanium: str, msvc: str, result: type[_CDataType] | None, *arguments: type[_CDataType]) -> Any:
     """Return a function of llama.cpp that takes a context first; None if this build does not have it. C++ compilers
     add the types to a name: `itanium` is the end of the name, and `msvc` has the types of result and arguments."""
     returns, _, takes = msvc.partition(" ")
@@ -114,16 +120,16 @@ def check_layers(architecture: str, n_layers: int, layers: list[int]) -> None:
         raise UsageError(f"this model has the layers 0 to {n_layers - 1}")
 
 
-def switch(context: Any, layer: int, *, on: bool) -> None:
+def switch(context: int, layer: int, *, on: bool) -> None:
     _SET_LAYER(context, layer, on)
 
 
-def inputs(context: Any, layer: int, n_tokens: int, n_embd: int) -> NDArray[np.float32]:
+def inputs(context: int, layer: int, n_tokens: int, n_embd: int) -> NDArray[np.float32]:
     """Return float32[n_tokens, n_embd], a view of the last pass."""
     return _rows(_GET_LAYER(context, layer), n_tokens, n_embd)
 
 
-def switch_states(context: Any, *, on: bool = True, wanted_only: bool) -> None:
+def switch_states(context: int, *, on: bool = True, wanted_only: bool) -> None:
     """Let a context keep the states from which logits are computed: of all tokens, or of those whose row is wanted.
     Raises UsageError if this build cannot."""
     if _SET_NEXTN is None or _GET_NEXTN is None:
@@ -136,23 +142,23 @@ def can_choose_block() -> bool:
     return _SET_BLOCK is not None
 
 
-def use_block(context: Any, block: int) -> None:
+def use_block(context: int, block: int) -> None:
     """Choose the MTP block that a context runs."""
     _SET_BLOCK(context, block)
 
 
-def states(context: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:
+def states(context: int, n_rows: int, n_embd: int) -> NDArray[np.float32]:
     """Return float32[n_rows, n_embd], a view of the last pass or encoding."""
     return _rows(_GET_NEXTN(context), n_rows, n_embd)
 
 
-def _rows(address: Any, n_rows: int, n_embd: int) -> NDArray[np.float32]:
+def _rows(address: int, n_rows: int, n_embd: int) -> NDArray[np.float32]:
     rows: Any = (ctypes.c_float * (n_rows * n_embd)).from_address(address)
     flat: NDArray[np.float32] = np.frombuffer(rows, np.float32)
     return flat.reshape(n_rows, n_embd)
 
 
-def row(pointer: Any, array_type: Any) -> NDArray[np.float32]:
+def row(pointer: ctypes._Pointer[ctypes.c_float], array_type: Any) -> NDArray[np.float32]:
     """Return the row of floats at a native pointer. Raises ValueError if there is none."""
     if not pointer:
         raise ValueError("no logits were requested for this batch index")

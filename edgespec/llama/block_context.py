@@ -11,7 +11,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,7 +110,7 @@ class BlockContext(Context):
         starts = range(self._first, batch.size, width)
         return [kind(self, n, start, token, rows) for start, (_, token, _) in zip(starts, lasts, strict=True)]
 
-    def biases(self, tokens: NDArray[Any]) -> NDArray[np.float32]:
+    def biases(self, tokens: NDArray[np.integer]) -> NDArray[np.float32]:
         """Return the rows of the Markov head's second matrix for these tokens: float32[n, rank]."""
         rows: NDArray[np.float32] = self._biases[self._places[tokens]].astype(np.float32)
         return rows

@@ -22,7 +22,7 @@ NAMING = ("properties", "patternProperties")
 CLOSED = "closed:"  # begins the names of the definitions that are added
 
 
-def close(root: dict[str, Any]) -> None:
+def close(root: dict[str, object]) -> None:
     """Close the objects of a schema in place."""
     parts = {id(schema) for schema, is_part in _walk(root) if is_part}
     added: dict[int, str] = {}
@@ -35,13 +35,13 @@ def close(root: dict[str, Any]) -> None:
             # Another schema extends this definition, which therefore stays open.
             name = added.setdefault(id(found[0]), f"{CLOSED}{len(added)}")
             definitions = root.setdefault("$defs", {})
-            if name not in definitions and isinstance(definitions, dict):
+            if isinstance(definitions, dict) and name not in definitions:
                 definitions[name] = closed = {"allOf": [{"$ref": schema["$ref"]}]}
                 _close(closed, root)
             schema["$ref"] = f"#/$defs/{name}"
 
 
-def schemas(root: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def schemas(root: dict[str, object]) -> Iterator[dict[str, object]]:
     """Yield a schema and its subschemas; a definition only if something refers to it."""
     yield from {id(schema): schema for schema, _ in _walk(root)}.values()
 
@@ -71,11 +71,11 @@ def _close(schema: dict[str, Any], root: dict[str, Any]) -> None:
         return
     every = schema.setdefault("allOf", [])
     if isinstance(every, list):
-        closing: dict[str, Any] = {"properties": dict.fromkeys(found.names, True), "additionalProperties": False}
+        closing: dict[str, object] = {"properties": dict.fromkeys(found.names, True), "additionalProperties": False}
         every.append(closing | {"patternProperties": dict.fromkeys(found.patterns, True)})
 
 
-def _described(schema: dict[str, Any], root: dict[str, Any]) -> _Object:
+def _described(schema: dict[str, object], root: dict[str, object]) -> _Object:
     found, waiting, seen = _Object(), [schema], set[int]()
     while waiting:
         part = waiting.pop()
@@ -95,14 +95,14 @@ def _described(schema: dict[str, Any], root: dict[str, Any]) -> _Object:
     return found
 
 
-def names_in(schema: dict[str, Any]) -> list[str]:
+def names_in(schema: dict[str, object]) -> list[str]:
     """Return the names of the properties that a schema names or requires."""
     named, required = schema.get("properties"), schema.get("required")
     given = [*(named if isinstance(named, dict) else ()), *(required if isinstance(required, list) else ())]
     return [name for name in given if isinstance(name, str)]
 
 
-def _walk(root: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
+def _walk(root: dict[str, object]) -> Iterator[tuple[dict[str, object], bool]]:
     """Yield each schema that is reached from the root, and whether it is a part of another one that has more to say
     about the same value. A schema that is reached in both ways is yielded twice."""
     waiting, seen = [(root, False)], set[tuple[int, bool]]()
@@ -116,7 +116,7 @@ def _walk(root: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
         waiting += [(part, is_part or _only_part(schema) is None) for part in _parts(schema, root)]
 
 
-def _only_part(schema: dict[str, Any]) -> str | None:
+def _only_part(schema: dict[str, object]) -> str | None:
     """Return the keyword that alone says what a schema describes, if it is a reference or has alternatives."""
     said = [name for name in schema if name not in ANNOTATIONS and name != "type" and not name.startswith("x-")]
     if len(said) != 1 or said[0] not in SAME_OBJECT:
@@ -124,7 +124,7 @@ def _only_part(schema: dict[str, Any]) -> str | None:
     return None if said[0] == "allOf" and isinstance(schema["allOf"], list) and len(schema["allOf"]) > 1 else said[0]
 
 
-def _parts(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]:
+def _parts(schema: dict[str, object], root: dict[str, object]) -> list[dict[str, object]]:
     """Return the schemas that describe the same value."""
     lists = [schema.get(keyword) for keyword in ("allOf", "anyOf", "oneOf")]
     found = [part for parts in lists if isinstance(parts, list) for part in parts if isinstance(part, dict)]
@@ -132,7 +132,7 @@ def _parts(schema: dict[str, Any], root: dict[str, Any]) -> list[dict[str, Any]]
     return found + ([referred[0]] if referred and isinstance(referred[0], dict) else [])
 
 
-def _values(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _values(schema: dict[str, object]) -> Iterator[dict[str, object]]:
     """Yield the schemas of properties and items."""
     for keyword in NAMING:
         if isinstance(named := schema.get(keyword), dict):
@@ -152,13 +152,15 @@ def _values(schema: dict[str, Any]) -> Iterator[dict[str, Any]]:
 # them begin, and they can never end.
 
 
-Trie = dict[int, Any]
+Trie = dict[int, "Trie | str"]
 """Names in JSON, byte by byte; the quote at the end of a name leads to the name itself."""
 
 
-def without_traps(root: dict[str, Any]) -> None:
+def without_traps(root: dict[str, object]) -> None:
     """Rewrite the patterns of a schema in place. Raises ValueError for patterns that cannot be followed."""
-    found = [schema for schema in schemas(root) if isinstance(schema.get("patternProperties"), dict)]
+    found = [
+        (schema, patterns) for schema in schemas(root) if isinstance(patterns := schema.get("patternProperties"), dict)
+    ]
     if not found:
         return
     trie: Trie = {}
@@ -166,10 +168,11 @@ def without_traps(root: dict[str, Any]) -> None:
         node = trie
         *letters, quote = json.dumps(name, ensure_ascii=False).encode()[1:]
         for letter in letters:
-            node = node.setdefault(letter, {})
+            branch = node.setdefault(letter, {})
+            assert isinstance(branch, dict)  # no name continues after its quote
+            node = branch
         node[quote] = name
-    for schema in found:
-        patterns = schema["patternProperties"]
+    for schema, patterns in found:
         for pattern in [*patterns]:
             if (names := _names(pattern, trie)) is not None:
                 value = patterns.pop(pattern)
@@ -195,11 +198,11 @@ def _names(pattern: str, trie: Trie) -> list[str] | None:
         if not all(letter in node for letter in letters):
             return False
         for letter in letters:
-            if isinstance(name := node[letter], str):
-                names.append(name)
+            if isinstance(branch := node[letter], str):
+                names.append(branch)
                 continue
             matcher.consume_token(letter)
-            if not follow(node[letter]):
+            if not follow(branch):
                 return False
             matcher.rollback(1)
         return True
@@ -207,14 +210,14 @@ def _names(pattern: str, trie: Trie) -> list[str] | None:
     return names if follow(trie) else None
 
 
-def _is_possible(schema: Any) -> bool:
+def _is_possible(schema: object) -> bool:
     """Return whether a value can match a schema; True if this depends on other parts of the document."""
     if not isinstance(schema, dict):
         return schema is not False
     return '"$ref"' in json.dumps(schema) or _matcher(schema) is not None
 
 
-def _matcher(schema: dict[str, Any]) -> LLMatcher | None:
+def _matcher(schema: dict[str, object]) -> LLMatcher | None:
     """Return a matcher of bytes, or None if llguidance refuses the schema."""
     from llguidance import LLMatcher
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgespec.errors import UsageError
 from edgespec.llama.closing import close, without_traps
@@ -20,6 +20,7 @@ from edgespec.text.encodings import decoded
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits
+    from llguidance._lib import JsonCompileOptions
 
 MOST_BYTES = 4_000_000  # far beyond any grammar
 MOST_WORDS = 400  # characters of a message of llguidance, which quotes whole expressions
@@ -29,7 +30,12 @@ TOO_DEEP = "it is nested too deeply, or its rules or definitions form too long a
 AMBIGUOUS = "it is too ambiguous or too large: finding the tokens that may follow takes too long"
 # A model that may write blanks may write them endlessly, and forced whitespace can be drafted. A schema can override
 # these options with x-guidance.
-JSON_LAYOUT: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": ", "coerce_one_of": True}
+JSON_LAYOUT: JsonCompileOptions = {
+    "whitespace_flexible": False,
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "coerce_one_of": True,
+}
 
 
 def constraint_text(kind: Constraint, given: str) -> str:

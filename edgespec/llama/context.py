@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter, process_time
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -107,7 +106,7 @@ class Context(Sequences, Closable):
         self.layers: set[int] = set()
         self._logits_type, self._hidden_type = ctypes.c_float * model.n_vocab, ctypes.c_float * model.n_embd
 
-    def _opened(self, other: Context | None, *, is_mtp: bool) -> Any:
+    def _opened(self, other: Context | None, *, is_mtp: bool) -> int:
         """Return a new native context. Raises UsageError, OutOfMemoryError."""
         model, params = self.model, self.params
         type_k, type_v = (
@@ -146,7 +145,7 @@ class Context(Sequences, Closable):
         native.abort_callback = IS_SET
         native.abort_callback_data = ctypes.addressof(self._idle.buffer)
         with complaints() as lines:
-            opened = api.llama_init_from_model(model.handle, native)
+            opened: int | None = api.llama_init_from_model(model.handle, native)
         if not opened:
             raise OutOfMemoryError(
                 f"cannot create a context of {cells} tokens for {model.path.name}",
@@ -163,7 +162,7 @@ class Context(Sequences, Closable):
             self._native = None
 
     @property
-    def _handle(self) -> Any:
+    def _handle(self) -> int:
         if self._native is None:
             raise UsageError("this model is closed")
         return self._native
@@ -234,7 +233,7 @@ class Context(Sequences, Closable):
             return indexes
         return [self._positions.position(ids[0], index) for ids, index in zip(sequence_ids, indexes, strict=True)]
 
-    def _decode(self, batch: Any, starts: dict[int, int]) -> None:
+    def _decode(self, batch: ctypes.Structure, starts: dict[int, int]) -> None:
         """Decode a native batch; `starts` are the tokens from which a recurrent memory can then be cut. Raises as
         `decode`."""
         if self._adapters:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,7 +114,7 @@ class EagleContext(Closable):
         self._processor.compute(graph.native)
         self._last, self._places = graph, {place: row for row, place in enumerate(rows)}
 
-    def _embedded(self, tokens: Sequence[int]) -> Any:
+    def _embedded(self, tokens: Sequence[int]) -> Sequence[int] | NDArray[np.float32]:
         """Return what the graph reads for tokens: here their ids."""
         return tokens
 
@@ -298,7 +298,7 @@ class ParallelContext(EagleContext):
         super().close()
         self._head.close()
 
-    def _embedded(self, tokens: Sequence[int]) -> NDArray[Any]:
+    def _embedded(self, tokens: Sequence[int]) -> NDArray[np.float32]:
         """Return float32[n, D], the embeddings of tokens."""
         found: NDArray[np.float32] = np.repeat(self._mask_embedding, len(tokens), axis=0)
         others = [place for place, token in enumerate(tokens) if token != self._mask]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ _UNSCALED = 0, 1.0, 0.0, 1.0, 0.0, 0.0
 class Graph:
     """A graph that computes states, with its inputs and results as arrays."""
 
-    native: Any
+    native: int
     memory: Tensors
     inputs: NDArray[np.float32]
     states: NDArray[np.float32]
@@ -43,7 +43,7 @@ class Graph:
 class Decoder(Graph):
     """A graph that computes logits too. `tokens` are ids, int32[n], or embeddings, float32[n, D]."""
 
-    tokens: NDArray[Any]
+    tokens: NDArray[np.int32] | NDArray[np.float32]
     positions: NDArray[np.int32]
     cells: NDArray[np.int64]
     rows: NDArray[np.int32]
@@ -83,7 +83,7 @@ class EagleGraphs:
         normed_state: The states that a graph returns are normed by the output norm.
     """
 
-    weights: Mapping[str, Any]
+    weights: Mapping[str, int | None]
     n_layers: int
     width: int
     n_read: int
@@ -100,7 +100,7 @@ class EagleGraphs:
     normed_state: bool
 
     @classmethod
-    def of(cls, header: Header, weights: Mapping[str, Any]) -> EagleGraphs:
+    def of(cls, header: Header, weights: Mapping[str, int | None]) -> EagleGraphs:
         kind, n_heads = header.architecture, header.head_counts("attention.head_count")[0]
         size, layers = header.head_sizes[0], layers_read(header)
         return cls(
@@ -143,7 +143,7 @@ class EagleGraphs:
         arrays[0].fill(0)
         return Graph(native, memory, *arrays)
 
-    def decoder(self, caches: Sequence[tuple[Any, Any]], n: int, n_cells: int, n_rows: int) -> Decoder:
+    def decoder(self, caches: Sequence[tuple[int, int]], n: int, n_cells: int, n_rows: int) -> Decoder:
         """Return the graph of n tokens that read the first cells of the layers' caches, each a tensor of keys and one
         of values, and of the logits after some of them."""
         memory, weights = Tensors(NODES + NODES_IN_LAYER * self.n_layers), self.weights
@@ -191,7 +191,7 @@ class EagleGraphs:
             view(logits, F32, n_rows, self.n_rows),
         )
 
-    def _projected(self, memory: Tensors, number: int, read: Any, positions: Any, n: int) -> tuple[Any, Any, Any]:
+    def _projected(self, memory: Tensors, number: int, read: int, positions: int, n: int) -> tuple[int, int, int]:
         """Return the queries of a layer, and the rows of keys and values that it adds to its cache."""
         query, key, value = (self._product(memory, f"blk.{number}.attn_{of}", read) for of in "qkv")
         query, key = (
@@ -203,8 +203,8 @@ class EagleGraphs:
         return query, memory.op("reshape_2d", key, self.row_width, n), value
 
     def _attended(
-        self, memory: Tensors, number: int, query: Any, cache: tuple[Any, Any], mask: Any, n: int, n_cells: int
-    ) -> Any:
+        self, memory: Tensors, number: int, query: int, cache: tuple[int, int], mask: int, n: int, n_cells: int
+    ) -> int:
         row_bytes, head_bytes = 2 * self.row_width, 2 * self.head_size
         past = [
             memory.op("view_3d", each, self.head_size, n_cells, self.n_shared, row_bytes, head_bytes, 0)
@@ -215,14 +215,14 @@ class EagleGraphs:
         joined = memory.op("reshape_2d", seen, self.head_size * self.n_heads, n)
         return self._product(memory, f"blk.{number}.attn_output", joined)
 
-    def _product(self, memory: Tensors, name: str, tensor: Any) -> Any:
+    def _product(self, memory: Tensors, name: str, tensor: int) -> int:
         product, bias = memory.op("mul_mat", self.weights[name], tensor), self.weights.get(f"{name}.bias")
         return product if bias is None else memory.op("add", product, bias)
 
-    def _normed(self, memory: Tensors, tensor: Any, name: str) -> Any:
+    def _normed(self, memory: Tensors, tensor: int, name: str) -> int:
         return memory.op("mul", memory.op("rms_norm", tensor, self.epsilon), self.weights[name])
 
-    def _rotated(self, memory: Tensors, tensor: Any, norm: str, positions: Any) -> Any:
+    def _rotated(self, memory: Tensors, tensor: int, norm: str, positions: int) -> int:
         """Return queries or keys, by head, turned by their positions, and normed before if the head has this norm."""
         if norm in self.weights:
             tensor = self._normed(memory, tensor, norm)

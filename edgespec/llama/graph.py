@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import finalize as finalizer
 
 import numpy as np
@@ -15,11 +16,21 @@ from edgespec.gguf_file.writing import stored
 from edgespec.llama.library import cpu_function, ggml_function
 from edgespec.llama.threads import free_threads, new_threads
 
+if TYPE_CHECKING:
+    from _ctypes import CFuncPtr
+    from ctypes import _CDataType
+
 F32, F16, I32, I64 = 0, 1, 26, 27  # ggml_type
 _NUMPY = {F32: np.float32, F16: np.float16, I32: np.int32, I64: np.int64}
 MOST_NODES = 128  # of a graph that says nothing else
 _pointer, _size = ctypes.c_void_p, ctypes.c_size_t
-_KINDS: dict[str, Any] = {"p": _pointer, "f": ctypes.c_float, "i": ctypes.c_int, "l": ctypes.c_int64, "s": _size}
+_KINDS: dict[str, type[_CDataType]] = {
+    "p": _pointer,
+    "f": ctypes.c_float,
+    "i": ctypes.c_int,
+    "l": ctypes.c_int64,
+    "s": _size,
+}
 # The operations and their arguments after the context: p is a tensor, the others are numbers
 _OPERATIONS = {
     "add": "pp",
@@ -41,7 +52,7 @@ _OPERATIONS = {
 }
 
 
-def finalize(owner: object, function: Any, native: Any) -> None:
+def finalize(owner: object, function: Callable[[int], object], native: int) -> None:
     """Free something native together with its owner; at the end of the process the system does, as a thread may still
     use it."""
     finalizer(owner, function, native).atexit = False
@@ -66,7 +77,7 @@ class Processor:
             finalize(self, free_threads, self._pool)
         self._compute = ggml_function("ggml_backend_graph_compute", ctypes.c_int, _pointer, _pointer)
 
-    def compute(self, graph: Any) -> None:
+    def compute(self, graph: int) -> None:
         self._compute(self._backend, graph)
 
 
@@ -80,11 +91,12 @@ class Tensors:
         self.context = ggml_function("ggml_init", _pointer, _Params)(_Params(overhead, None, True))
         finalize(self, ggml_function("ggml_free", None, _pointer), self.context)
 
-    def op(self, name: str, *arguments: Any) -> Any:
+    def op(self, name: str, *arguments: float | None) -> int:
         """Return the tensor that an operation of ggml gives; None is an optional tensor that is left out."""
-        return _operation(name)(self.context, *arguments)
+        tensor: int = _operation(name)(self.context, *arguments)
+        return tensor
 
-    def new(self, type: int, *shape: int) -> Any:
+    def new(self, type: int, *shape: int) -> int:
         """Return a new tensor; the row length comes first."""
         return self.op(f"new_tensor_{len(shape)}d", type, *shape)
 
@@ -99,17 +111,17 @@ class Tensors:
             raise OutOfMemoryError("there is no memory for a draft head's cache or work")
         finalize(self, ggml_function("ggml_backend_buffer_free", None, _pointer), allocated)
 
-    def graph(self, *results: Any) -> Any:
+    def graph(self, *results: int) -> int:
         """Return a graph that computes these tensors, in this order."""
         make = ggml_function("ggml_new_graph_custom", _pointer, _pointer, _size, ctypes.c_bool)
         expand = ggml_function("ggml_build_forward_expand", None, _pointer, _pointer)
-        graph = make(self.context, self._most, False)
+        graph: int = make(self.context, self._most, False)
         for result in results:
             expand(graph, result)
         return graph
 
 
-def fill(tensor: Any, data: NDArray[Any]) -> None:
+def fill(tensor: int, data: NDArray[np.generic]) -> None:
     """Copy the stored bytes of a matrix into a tensor, which rearranges them if it is interleaved."""
     data = np.ascontiguousarray(data)
     ggml_function("ggml_backend_tensor_set", None, _pointer, _pointer, _size, _size)(
@@ -117,7 +129,7 @@ def fill(tensor: Any, data: NDArray[Any]) -> None:
     )
 
 
-def view(tensor: Any, type: int, *shape: int) -> NDArray[Any]:
+def view(tensor: int, type: int, *shape: int) -> NDArray[Any]:
     """Return a tensor's numbers as an array, whose row length comes last."""
     address = ggml_function("ggml_get_data", _pointer, _pointer)(tensor)
     n_bytes = int(np.prod(shape)) * np.dtype(_NUMPY[type]).itemsize
@@ -126,17 +138,18 @@ def view(tensor: Any, type: int, *shape: int) -> NDArray[Any]:
 
 
 @cache
-def _operation(name: str) -> Any:
+def _operation(name: str) -> CFuncPtr:
     kinds = [_KINDS[kind] for kind in _OPERATIONS[name]]
     return ggml_function(f"ggml_{name}", _pointer, _pointer, *kinds)
 
 
 @cache
-def _interleaved_type() -> Any:
+def _interleaved_type() -> int | None:
     """Return the buffer type of interleaved weights, or None."""
     device = ggml_function("ggml_backend_dev_by_type", _pointer, ctypes.c_int)(0)
     list_types = cpu_function("ggml_backend_dev_get_extra_bufts", ctypes.POINTER(_pointer), _pointer)
-    types, name = list_types(device), ggml_function("ggml_backend_buft_name", ctypes.c_char_p, _pointer)
+    types: Sequence[int | None] = list_types(device)
+    name = ggml_function("ggml_backend_buft_name", ctypes.c_char_p, _pointer)
     found = (types[place] for place in range(8)) if types else ()
     for each in found:
         if not each:
@@ -157,7 +170,7 @@ class Product:
     `data` are its rows, uint8[M, bytes of a row], of D = `width` numbers in the type `kind`.
     """
 
-    def __init__(self, data: NDArray[Any], kind: int, width: int, processor: Processor) -> None:
+    def __init__(self, data: NDArray[np.generic], kind: int, width: int, processor: Processor) -> None:
         rows = len(data)
         self._weights, self._graph, self._processor = Tensors(), Tensors(), processor
         weights = self._weights.new(kind, width, rows)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from llama_cpp._ggml import libggml
 
@@ -83,13 +82,14 @@ def repacked_types() -> frozenset[str]:
     return frozenset(name for flag in used for name in _REPACKED[flag].split())
 
 
-def cpu_library() -> Any:
+def cpu_library() -> ctypes.CDLL | None:
     """Return the loaded CPU backend, or None. The backend of a build that is not portable is looked up in the library
     that depends on it: loading the backend by name would give another copy."""
     if os.name == "nt" and not CPU_LIBRARY:  # a lookup in a library does not search its dependencies there
         path = Path(library_path()).with_name("ggml-cpu.dll")
         return ctypes.CDLL(str(path)) if path.exists() else None
-    return ctypes.CDLL(str(CPU_LIBRARY)) if CPU_LIBRARY else libggml
+    built_in: ctypes.CDLL = libggml
+    return ctypes.CDLL(str(CPU_LIBRARY)) if CPU_LIBRARY else built_in
 
 
 def _find() -> ctypes.c_int32 | None:

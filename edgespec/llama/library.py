@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -33,7 +34,11 @@ from llama_cpp._ggml import libggml, libggml_base_path
 from edgespec.llama.backends import LEFT_OUT, load_backends
 from edgespec.llama.device_lost import end_if_lost
 
-api: Any = llama_cpp.llama_cpp
+if TYPE_CHECKING:
+    from _ctypes import CFuncPtr
+    from ctypes import _CDataType
+
+api: ModuleType = llama_cpp.llama_cpp
 """The ctypes binding, for this package only."""
 
 logger = logging.getLogger("edgespec.llama")
@@ -48,7 +53,7 @@ _complaints: collections.deque[str] = collections.deque(maxlen=8)
 
 
 @api.llama_log_callback  # type: ignore[untyped-decorator]
-def _log(level: int, text: bytes | None, _user_data: Any) -> None:
+def _log(level: int, text: bytes | None, _user_data: object) -> None:
     """Send one line of llama.cpp's log to `logging`, and keep its errors to explain a failure."""
     line = (text or b"").decode("utf-8", "replace").strip()
     if not line or line == ".":
@@ -262,22 +267,23 @@ def _performance_cores() -> int:
     return int(asked.stdout) if asked.stdout.strip().isdigit() else 0
 
 
-def ggml_function(name: str, result: Any, *arguments: Any) -> Any:
+def ggml_function(name: str, result: type[_CDataType] | None, *arguments: type[_CDataType]) -> CFuncPtr:
     """Return a function of ggml, which is split into two libraries.
 
     Except on Windows, a lookup in the first library also finds the functions of the second.
     """
-    function = getattr(libggml if hasattr(libggml, name) else _ggml_base(), name)
+    function: CFuncPtr = getattr(libggml if hasattr(libggml, name) else _ggml_base(), name)
     function.restype, function.argtypes = result, list(arguments)
     return function
 
 
 @functools.cache  # each load puts the folder on PATH once more
-def _ggml_base() -> Any:
-    return load_shared_library("ggml-base", libggml_base_path)
+def _ggml_base() -> ctypes.CDLL:
+    library: ctypes.CDLL = load_shared_library("ggml-base", libggml_base_path)
+    return library
 
 
-def cpu_function(name: str, result: Any, *arguments: Any) -> Any:
+def cpu_function(name: str, result: type[_CDataType] | None, *arguments: type[_CDataType]) -> CFuncPtr:
     """Return a function that the CPU backend offers by name, wherever its library is."""
     device = ggml_function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(0)
     backend = ggml_function("ggml_backend_dev_backend_reg", ctypes.c_void_p, ctypes.c_void_p)(device)
@@ -285,13 +291,14 @@ def cpu_function(name: str, result: Any, *arguments: Any) -> Any:
     return ctypes.CFUNCTYPE(result, *arguments)(address(backend, name.encode()))
 
 
-def _is_set_function() -> Any:
+def _is_set_function() -> CFuncPtr:
     """Return an abort callback that checks whether a C string is not empty: `strlen` over the flag's one byte.
 
     llama.cpp calls it for every graph node, where a Python function would slow decoding down.
     """
     libc = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
-    return ctypes.cast(libc.strlen, api.ggml_abort_callback)
+    callback: CFuncPtr = ctypes.cast(libc.strlen, api.ggml_abort_callback)
+    return callback
 
 
 IS_SET = _is_set_function()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from edgespec.closable import Closable
 from edgespec.errors import ModelFileError, OutOfMemoryError, UsageError
@@ -23,6 +23,9 @@ from edgespec.llama.library import api, complaints, first_complaint, ggml_functi
 from edgespec.llama.workers import RemoteDevice
 from edgespec.text.figures import count_of
 from edgespec.text.finder import TextFinder
+
+if TYPE_CHECKING:
+    from _ctypes import CFuncPtr
 
 SAMPLED_TOKENS = 1024  # the number of tokens from which `vocabulary_id` is computed
 _HTML = re.compile(
@@ -55,6 +58,14 @@ def _token(name: str) -> cached_property[int | None]:
 def _adds(name: str) -> cached_property[bool]:
     """Return whether the tokenizer adds this token to a text."""
     return cached_property(lambda model: bool(getattr(api, f"llama_vocab_get_add_{name}")(model.vocabulary_handle)))
+
+
+class Placement(TypedDict, total=False):
+    """The layers that `LlamaModel` loads on GPUs."""
+
+    gpu_layers: int
+    devices: Sequence[str]
+    n_cpu_moe: int
 
 
 class LlamaModel(Closable):
@@ -357,9 +368,9 @@ def described(header: Header) -> str:
     return f"{header.architecture} {count_of(header.n_params)} {quantisation(header)}"
 
 
-def _get_tensor() -> Any:
+def _get_tensor() -> CFuncPtr | None:
     """Return `llama_model::get_tensor`, a C++ method that libraries of some builds offer, or None."""
-    found = getattr(api._lib, "_ZNK11llama_model10get_tensorEPKc", None)
+    found: CFuncPtr | None = getattr(api._lib, "_ZNK11llama_model10get_tensorEPKc", None)
     if found is not None:
         found.restype, found.argtypes = ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_char_p]
     return found
@@ -389,7 +400,9 @@ def _progress_callback(progress: Callable[[float], None] | None, workers: list[s
 # The devices that the weights of a model are loaded on, as parameters of llama.cpp.
 
 
-def on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]], experts: Sequence[bytes]) -> object:
+def on_workers(
+    params: ctypes.Structure, remote: Sequence[tuple[RemoteDevice, int]], experts: Sequence[bytes]
+) -> object:
     """Put this number of layers on each of these devices, in this order, and the output and experts in main memory.
 
     The caller must keep the returned object alive until the model is loaded.
@@ -405,7 +418,7 @@ def on_workers(params: Any, remote: Sequence[tuple[RemoteDevice, int]], experts:
     return split, on_devices(params, rpc.handles([device for device, _ in remote]), [*_OUTPUT, *experts])
 
 
-def on_devices(params: Any, handles: Sequence[int], in_main_memory: Sequence[bytes]) -> object:
+def on_devices(params: ctypes.Structure, handles: Sequence[int], in_main_memory: Sequence[bytes]) -> object:
     """Use these devices, but keep the weights whose names match one of the patterns in main memory.
 
     The caller must keep the returned object alive until the model is loaded.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,7 +206,7 @@ class Projector(Closable):
 
 
 @cache
-def _mtmd() -> Any:
+def _mtmd() -> ModuleType:
     """Return the binding of mtmd. Raises UsageError if this build lacks the library."""
     try:
         from llama_cpp import mtmd_cpp
@@ -217,4 +217,5 @@ def _mtmd() -> Any:
             hint="install the build of edgespec (docs/install.md), or compile it without -DLLAVA_BUILD=OFF",
         ) from error
     mtmd_cpp.mtmd_helper_log_set(_log, None)
-    return mtmd_cpp
+    binding: ModuleType = mtmd_cpp
+    return binding

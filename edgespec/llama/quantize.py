@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from edgespec.errors import EdgespecError, ModelFileError, UsageError, told_as
 from edgespec.files.paths import free_in
@@ -81,7 +81,7 @@ def _run(
         progress(done)
         return Limits()
 
-    question = {"source": str(source), "destination": str(destination), "type": type, "again": again}
+    question: _Question = {"source": str(source), "destination": str(destination), "type": type, "again": again}
     with Child(running("edgespec.llama.quantize"), "quantise models") as child:
         reply = child.ask(json.dumps(question).encode(), Limits(), heard=heard)
     return reply["status"], reply.get("errors", ())
@@ -92,12 +92,19 @@ def lossy_types(header: Header) -> frozenset[str]:
     return header.weight_types - {"F32", "F16", "BF16"}
 
 
+class _Question(TypedDict):
+    source: str
+    destination: str
+    type: str
+    again: bool
+
+
 class _Quantiser(logging.Handler):
     """The child: it reports the progress that llama.cpp logs, and keeps its errors."""
 
     destination = ""
 
-    def reply(self, question: dict[str, Any], report: Callable[[float], None]) -> dict[str, Any]:
+    def reply(self, question: _Question, report: Callable[[float], None]) -> dict[str, object]:
         """Quantise a file."""
         self.destination, self.report, self.errors = question["destination"], report, list[str]()
         logger.setLevel(logging.INFO)

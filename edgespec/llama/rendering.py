@@ -14,7 +14,7 @@ import threading
 from collections.abc import Mapping
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict
 
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError
@@ -73,7 +73,7 @@ class Renderer(Closable):
         with self._lock:
             self.child.close()
 
-    def render(self, template: str, variables: Mapping[str, Any]) -> str:
+    def render(self, template: str, variables: Mapping[str, object]) -> str:
         """Return the text that a template makes of these variables, which must be JSON. Raises TemplateFailedError,
         and GenerationError if the child does not run."""
         n = len(given := json.dumps(variables))
@@ -108,7 +108,13 @@ class Renderer(Closable):
 # --- the child --------------------------------------------------------------------------------------------------------
 
 
-def _reply(request: dict[str, Any]) -> dict[str, str]:
+class _Request(TypedDict):
+    template: str
+    variables: dict[str, object]
+    characters: int
+
+
+def _reply(request: _Request) -> dict[str, str]:
     """Return the prompt, or what failed: "parse", "render", "size" or "memory". The last two are limits."""
     failed = "parse"
     try:
@@ -153,7 +159,7 @@ def _parsed(text: str) -> Template:
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     def tojson(
-        value: Any,
+        value: object,
         ensure_ascii: bool = False,
         indent: int | None = None,
         separators: tuple[str, str] | None = None,

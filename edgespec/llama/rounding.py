@@ -10,9 +10,9 @@ measures whether the bounds of an exact context prevent that. If they do not, or
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,14 +65,18 @@ def measured_widths(context: Context, widest: int, progress: Callable[[float], N
 
 
 def kept(
-    kind: str, context: Context, facts: dict[str, Any], restored: Callable[..., Kept], measure: Callable[[], Kept]
+    kind: str,
+    context: Context,
+    facts: Mapping[str, object],
+    restored: Callable[..., Kept],
+    measure: Callable[[], Kept],
 ) -> Kept:
     """Return a measurement of this kind from the cache on disk, or measure and keep it there.
 
     It holds for this build, this context and these `facts`. `restored` makes it from the values of its fields as JSON
     has them.
     """
-    name = cache_name(kind, {"build": build_id()} | facts | context.fingerprint)
+    name = cache_name(kind, {"build": build_id(), **facts, **context.fingerprint})
     try:
         return restored(**json.loads(read_cache(name) or ""))
     except (ValueError, TypeError):  # not measured yet, or written by another version

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
-from typing import Any
 
 from edgespec.errors import UsageError
 from edgespec.llama.device_lost import end
@@ -140,9 +139,10 @@ def serve(host: str, port: int, devices: Sequence[int], threads: int, cache: str
     start(f"{host}:{port}".encode(), os.fsencode(cache) if cache else None, threads, len(devices), array)
 
 
-def _backend() -> Any:
+def _backend() -> int | None:
     by_name = ggml_function("ggml_backend_reg_by_name", ctypes.c_void_p, ctypes.c_char_p)
-    return by_name(b"RPC") if api.llama_supports_rpc() else None
+    backend: int | None = by_name(b"RPC") if api.llama_supports_rpc() else None
+    return backend
 
 
 def _procedure(name: str) -> int:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 from urllib.parse import unquote
 
 MOST_NOTES = 8
@@ -76,12 +75,12 @@ def patterns_in(text: str) -> list[tuple[str, str]]:
 class _Translation:
     """Rewrites a schema in place, with its subschemas. A definition is read only if something refers to it."""
 
-    def __init__(self, root: dict[str, Any]) -> None:
+    def __init__(self, root: dict[str, object]) -> None:
         self.notes: list[str] = []
         self.patterns: list[tuple[str, str]] = []
         self._root = root
         # The schemas that were read, by their ids. They are kept, so that no other object can get the same id.
-        self._seen: dict[int, Any] = {id(root): root}
+        self._seen: dict[int, object] = {id(root): root}
         self._waiting = [(root, "#")]  # schemas, each with its place
         self._reads_definitions = False
         options = root.get("x-guidance")
@@ -89,7 +88,7 @@ class _Translation:
         while self._waiting:
             self._rewrite(*self._waiting.pop())
 
-    def _rewrite(self, schema: dict[str, Any], place: str) -> None:
+    def _rewrite(self, schema: dict[str, object], place: str) -> None:
         self._ignore(schema, place)
         if "unevaluatedProperties" in schema and not SAME_OBJECT & {*schema}:
             schema.setdefault("additionalProperties", schema.pop("unevaluatedProperties"))
@@ -106,14 +105,14 @@ class _Translation:
                 del schema[keyword]
                 self.notes.append(f"{said} is ignored")
         if isinstance(pattern := schema.get("pattern"), str):
-            schema["pattern"] = _WITHOUT_LOOKAROUND.get(pattern, pattern)
-            self.patterns.append((schema["pattern"], _below(place, "pattern")))
+            schema["pattern"] = pattern = _WITHOUT_LOOKAROUND.get(pattern, pattern)
+            self.patterns.append((pattern, _below(place, "pattern")))
         if isinstance(parts := schema.get("patternProperties"), dict):
             self.patterns += [(name, _below(place, "patternProperties", name)) for name in parts]
         for keyword, value in schema.items():
             self._read_parts(keyword, value, place)
 
-    def _read_parts(self, keyword: str, value: Any, place: str) -> None:
+    def _read_parts(self, keyword: str, value: object, place: str) -> None:
         if keyword in ("properties", "patternProperties") and isinstance(value, dict):
             for name, part in value.items():
                 self._await(part, _below(place, keyword, name))
@@ -133,12 +132,12 @@ class _Translation:
                     for name, part in parts.items() if isinstance(parts, dict) else ():
                         self._await(part, _below("#", definitions, name))
 
-    def _await(self, schema: Any, place: str) -> None:
+    def _await(self, schema: object, place: str) -> None:
         if isinstance(schema, dict) and id(schema) not in self._seen:
             self._seen[id(schema)] = schema
             self._waiting.append((schema, place))
 
-    def _ignore(self, schema: dict[str, Any], place: str) -> None:
+    def _ignore(self, schema: dict[str, object], place: str) -> None:
         if schema.pop("uniqueItems", False):
             self.notes.append(f"uniqueItems at {place} is ignored: items may repeat")
         format, types = schema.get("format"), schema.get("type", "string")
@@ -158,12 +157,16 @@ class _Translation:
             if keyword not in IMPLEMENTED and keyword not in REFUSED:
                 self.notes.append(f"the unknown keyword {short(keyword)} at {place} is ignored")
 
-    def _property_names(self, schema: dict[str, Any], place: str) -> None:
+    def _property_names(self, schema: dict[str, object], place: str) -> None:
         """Write names with a pattern, or from a list, as properties; other names are refused."""
         names = schema["propertyNames"]
         found = target(self._root, names.get("$ref")) if isinstance(names, dict) else None
-        names = _without_annotations(found[0] if found else names)
-        if not isinstance(names, dict) or names.pop("type", "string") != "string":
+        if found:
+            names = found[0]
+        if not isinstance(names, dict):
+            return
+        names = _without_annotations(names)
+        if names.pop("type", "string") != "string":
             return
         if names.pop("format", None) is not None:
             self.notes.append(f"format at {_below(place, 'propertyNames')} is ignored")
@@ -178,12 +181,12 @@ class _Translation:
         del schema["propertyNames"]
 
 
-def target(root: dict[str, Any], reference: Any) -> tuple[Any, str] | None:
+def target(root: object, reference: object) -> tuple[object, str] | None:
     """Return the value that a JSON pointer in a document points at, and its place; None if there is none, or for
     another kind of reference."""
     if not isinstance(reference, str) or (reference != "#" and not reference.startswith("#/")):
         return None
-    value: Any = root
+    value: object = root
     names = [step.replace("~1", "/").replace("~0", "~") for step in unquote(reference).split("/")[1:]]
     for name in names:
         if isinstance(value, dict) and name in value:
@@ -195,13 +198,11 @@ def target(root: dict[str, Any], reference: Any) -> tuple[Any, str] | None:
     return value, _below("#", *names)
 
 
-def _without_annotations(schema: Any) -> Any:
-    if not isinstance(schema, dict):
-        return schema
+def _without_annotations(schema: dict[str, object]) -> dict[str, object]:
     return {name: value for name, value in schema.items() if name not in ANNOTATIONS and not name.startswith("x-")}
 
 
-def add(schema: dict[str, Any], more: Any) -> None:
+def add(schema: dict[str, object], more: object) -> None:
     """Let only those values match the schema that match `more` too. `more` comes last, since references may point at
     the other subschemas by number."""
     both = schema.setdefault("allOf", [])

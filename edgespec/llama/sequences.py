@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,7 +32,7 @@ class Sequences:
     streams: bool
     can_roll_back: bool
     can_save: bool
-    _native: Any
+    _native: int | None
     _has_windows: bool
     _rollback: int
     _branches: list[int]
@@ -43,7 +43,7 @@ class Sequences:
         self._positions = Positions()
 
     @property
-    def _handle(self) -> Any:
+    def _handle(self) -> int:
         raise NotImplementedError
 
     def length(self, sequence: int) -> int:
@@ -163,8 +163,9 @@ class Sequences:
             self.forget(branch)
             self._branches.append(branch)
 
-    def _memory(self) -> Any:
-        return api.llama_get_memory(self._handle)
+    def _memory(self) -> int:
+        memory: int = api.llama_get_memory(self._handle)
+        return memory
 
 
 # --- positions --------------------------------------------------------------------------------------------------------

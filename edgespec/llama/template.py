@@ -120,7 +120,7 @@ class ChatTemplate:
         if self.text is None:
             raise UsageError(f"{name} has no chat template", hint="use a plain prompt instead (`prompt`)")
 
-        def read(text: str) -> dict[str, Any]:
+        def read(text: str) -> dict[str, object]:
             return dict(_each_string(json.loads(text), prepared)) if text else {}
 
         given = {
@@ -268,10 +268,10 @@ class ChatTemplate:
         return self._with_calls(self._argument, self._argument)
 
     @property
-    def _argument(self) -> Any:
+    def _argument(self) -> str | dict[str, str]:
         return '{"grault": "x"}' if self.wants_text_arguments else {"grault": "x"}
 
-    def _with_calls(self, *arguments: Any, text: str = "") -> str:
+    def _with_calls(self, *arguments: str | dict[str, str], text: str = "") -> str:
         """Return a prompt with a text, calls of functions and their results; "" if the template rejects it."""
         names = dict(zip(("xyzzy", "plover"), arguments, strict=False))
         calls = [

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import psutil
 
@@ -41,7 +40,7 @@ def new_threads(n_threads: int) -> int | None:
     return int(cpu_function("ggml_threadpool_new", ctypes.c_void_p, ctypes.c_void_p)(ctypes.byref(params)))
 
 
-def attach_threads(context: Any, n_threads: int) -> int | None:
+def attach_threads(context: int, n_threads: int) -> int | None:
     """Give a native context threads of its own, and return their pool for `free_threads`; None if it needs none."""
     pool = new_threads(n_threads)
     if pool is not None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
 
 from edgespec import errors
 from edgespec.errors import EdgespecError, GenerationError, ModelFileError, OutOfMemoryError
@@ -33,7 +33,7 @@ from edgespec.processes.child import Child, Limits, answer, running
 from edgespec.text.figures import size_of
 
 if TYPE_CHECKING:
-    from edgespec.llama.model import LlamaModel
+    from edgespec.llama.model import LlamaModel, Placement
 
 SelfCheck = Literal["works", "works without extra buffers", "crashes"]
 
@@ -56,7 +56,9 @@ _CRASHES = {
 }
 
 
-def extra_buffers_work(path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, **placement: Any) -> bool:
+def extra_buffers_work(
+    path: Path, warn: Callable[[str], None], child: Sequence[str] = CHILD, **placement: Unpack[Placement]
+) -> bool:
     """Return whether `path` may be loaded with llama.cpp's extra buffer types (repacked weights).
 
     A new file is tried first; `placement` are the arguments of `LlamaModel` for layers on GPUs. `warn` gets a line if
@@ -116,7 +118,7 @@ def self_check(child: Sequence[str] = CHILD) -> SelfCheck:
     return found
 
 
-def _try_on_gpu(path: Path, child: Sequence[str], *, extra_buffers: bool, **placement: Any) -> None:
+def _try_on_gpu(path: Path, child: Sequence[str], *, extra_buffers: bool, **placement: Unpack[Placement]) -> None:
     """Try a file with layers on GPUs, and if that fails, without them, to tell a bad driver from a bad file.
 
     Raises GenerationError for a bad driver, ModelFileError for a bad file, and OutOfMemoryError.
@@ -136,7 +138,9 @@ def _try_on_gpu(path: Path, child: Sequence[str], *, extra_buffers: bool, **plac
     )
 
 
-def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, projector: str = "", **placement: Any) -> str:
+def _crashed(
+    path: Path, command: Sequence[str], *, extra_buffers: bool, projector: str = "", **placement: Unpack[Placement]
+) -> str:
     """Load the file in a child and decode a few tokens, or read an image with a projector.
 
     Return how the child crashed, or an empty string.
@@ -162,7 +166,12 @@ def _crashed(path: Path, command: Sequence[str], *, extra_buffers: bool, project
         stage, limits = begun, of_tokenizer if TOKENIZER in begun else patient
         return limits
 
-    question = {"path": str(path), "extra_buffers": extra_buffers, "projector": projector, "placement": placement}
+    question: _Question = {
+        "path": str(path),
+        "extra_buffers": extra_buffers,
+        "projector": projector,
+        "placement": placement,
+    }
     with Child(command, "try a model file") as child:
         reply = child.ask(json.dumps(question).encode(), limits, heard=heard)
     if "error" in reply:
@@ -213,7 +222,14 @@ def _size(path: Path) -> int:
     return sum(part.stat().st_size for part in parts)
 
 
-def _reply(question: dict[str, Any], begin: Callable[[str], None]) -> dict[str, Any]:
+class _Question(TypedDict):
+    path: str
+    extra_buffers: bool
+    projector: str
+    placement: Placement
+
+
+def _reply(question: _Question, begin: Callable[[str], None]) -> dict[str, str]:
     """Try a file, in the child; `begin` reports each stage. Return the error that rejects the file, if there is one."""
     from edgespec.llama.context import Context
     from edgespec.llama.model import LlamaModel

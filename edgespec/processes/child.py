@@ -23,13 +23,15 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from time import monotonic
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import psutil
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
 from edgespec.errors import GenerationError, UsageError
+
+Progress = TypeVar("Progress")  # JSON that a child reports before its reply
 
 LOOK_S = 0.02  # seconds between two checks of a child
 # Seconds after which a busy child ends by itself: its parent may have died, and can no longer end it. A child that
@@ -133,7 +135,7 @@ class Child(Closable):
         question: bytes,
         limits: Limits,
         cancel: CancelFlag | None = None,
-        heard: Callable[[Any], Limits] | None = None,
+        heard: Callable[[Progress], Limits] | None = None,
     ) -> dict[str, Any]:
         """Return the reply. If the process failed, `failed` in the reply is the exceeded limit ("time", "memory" or
         "clock") or "crash"; if it ended, `status` is its exit status and `said` the last line that it wrote to stderr.
@@ -192,7 +194,7 @@ class Child(Closable):
         line: Future[bytes],
         limits: Limits,
         cancel: CancelFlag | None,
-        heard: Callable[[Any], Limits] | None = None,
+        heard: Callable[[Progress], Limits] | None = None,
     ) -> dict[str, Any]:
         meter = Meter(process.pid)
         while True:
@@ -241,7 +243,7 @@ def _exchange(process: subprocess.Popen[bytes], question: bytes) -> Future[bytes
     return line
 
 
-def _begun(work: Callable[..., None], *args: Any) -> threading.Thread:
+def _begun(work: Callable[..., None], *args: object) -> threading.Thread:
     """Return a thread that has begun to work. Raises GenerationError."""
     thread = threading.Thread(target=work, args=args, name="child", daemon=True)
     try:
@@ -277,7 +279,7 @@ def limit_addresses(n_bytes: int) -> None:
 
 
 def answer(
-    reply: Callable[[dict[str, Any], Callable[[Any], None]], Mapping[str, Any]],
+    reply: Callable[[Any, Callable[[Progress], None]], Mapping[str, object]],
     *,
     stack_bytes: int = 0,
     alone_s: float | None = ALONE_S,
@@ -295,7 +297,7 @@ def answer(
     os.dup2(2, 1)  # nothing but replies may get there
     nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - open until the end
 
-    def send(message: Mapping[str, Any]) -> None:
+    def send(message: Mapping[str, object]) -> None:
         print(json.dumps(message), file=replies, flush=True)
 
     def watch() -> None:
@@ -303,7 +305,7 @@ def answer(
             # A thread of C code ends the process, also while a long operation holds the interpreter's lock.
             faulthandler.dump_traceback_later(alone_s, exit=True, file=nowhere)
 
-    def report(progress: Any) -> None:
+    def report(progress: Progress) -> None:
         send({"progress": progress})
         watch()  # from the beginning again
 

@@ -9,7 +9,6 @@ import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from edgespec.core import exactness
 from edgespec.drafters.registry import REGISTRY
@@ -20,7 +19,7 @@ from edgespec.gguf_file.header import Header
 from edgespec.llama.devices import chosen
 from edgespec.llama.kernels import have_exact_kernels, repacked_types
 from edgespec.llama.library import available_memory_bytes, gpus, supports_gpu, total_memory_bytes
-from edgespec.llama.model import LlamaModel
+from edgespec.llama.model import LlamaModel, Placement
 from edgespec.llama.trial import extra_buffers_work, self_check
 from edgespec.llama.workers import RemoteDevice
 from edgespec.models.memory.estimate import MemoryPlan, estimate
@@ -408,7 +407,7 @@ def open_model(
     header = plan.header
     if have_exact_kernels() and plan.may_repack and not plan.gpu_layers and _is_too_large(plan):
         note(f"{header.path.name} takes most of the memory: it stays in its file, and passes take longer")
-    place: dict[str, Any] = {"gpu_layers": plan.gpu_layers, "devices": plan.devices, "n_cpu_moe": plan.n_cpu_moe}
+    place: Placement = {"gpu_layers": plan.gpu_layers, "devices": plan.devices, "n_cpu_moe": plan.n_cpu_moe}
     if any(plan.split) and header.weights_bytes > available_memory_bytes():  # too large to be tried on this machine
         extra_buffers = self_check() == "works" and repacks(plan)
     else:

@@ -55,7 +55,7 @@ def test_kept_threads_give_the_same_logits(model: LlamaModel, monkeypatch: pytes
 
 def test_one_thread_needs_no_pool(model: LlamaModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "build_flags", lambda: "")
-    assert threads.attach_threads(None, 1) is None
+    assert threads.attach_threads(0, 1) is None
 
 
 def test_the_parameters_are_laid_out_as_in_the_library() -> None:
@@ -139,6 +139,7 @@ def test_a_thread_that_waits_for_long_sleeps_until_it_is_woken() -> None:
     if not have_exact_kernels():
         pytest.skip("this build waits as llama.cpp does")
     library, word = kernels.cpu_library(), ctypes.c_int32(7)
+    assert library is not None
     address, began = ctypes.c_void_p(ctypes.addressof(word)), threading.Event()
     library.edgespec_await_change(address, 6)  # it has another value already
 

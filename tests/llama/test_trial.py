@@ -15,6 +15,7 @@ from tiny_gguf import Value, write_model
 from edgespec.errors import GenerationError, ModelFileError, ModelNotFoundError, OutOfMemoryError
 from edgespec.gguf_file.model_check import check_model
 from edgespec.llama import trial
+from edgespec.llama.model import Placement
 from edgespec.llama.trial import KNOWN_GOOD, extra_buffers_work, self_check
 from edgespec.models.names.spec import resolve
 from edgespec.processes import child
@@ -275,7 +276,7 @@ def test_without_a_cache_every_start_tries_again(
 
 # --- the driver of a GPU ----------------------------------------------------------------------------------------------
 
-ON_GPU = {"gpu_layers": 9, "devices": ("Vulkan0",)}
+ON_GPU: Placement = {"gpu_layers": 9, "devices": ("Vulkan0",)}
 CRASHES_ON_GPU = "if question['placement']: crash()"
 
 
