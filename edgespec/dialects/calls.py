@@ -6,18 +6,18 @@ import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from edgespec.dialects.source import WAIT, Begun, Source, Step, Steps, UnfinishedError, begun
 
 NAME = re.compile(r"[\w.:/-]{1,128}\Z")
 """Names of tools."""
 
-Schemas = Mapping[str, Any]
+Schemas = Mapping[str, Mapping[str, object]]
 """The parameters of each tool, by its name."""
 
 
-def tool_schemas(functions: Iterable[Mapping[str, Any]]) -> Schemas:
+def tool_schemas(functions: Iterable[Mapping[str, object]]) -> Schemas:
     """Return the parameters of functions that are given as OpenAI's objects, by their names. Others are left out."""
     named = [function.get("function", function) for function in functions if isinstance(function, dict)]
     return {

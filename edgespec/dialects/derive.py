@@ -12,11 +12,10 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from edgespec.dialects.dialect import HERMES, NO_MARKS, THINK, Calls, Dialect, Marks
 
-Render = Callable[[Mapping[str, Any]], str]
+Render = Callable[[Mapping[str, object]], str]
 """Renders a template with these variables. Raises ValueError."""
 
 CONTENT, THOUGHT = "xyzzy plover", "grue lantern"
@@ -54,7 +53,7 @@ class _Derivation:
 
     # --- rendering ------------------------------------------------------------------------------------------------
 
-    def _turn(self, answer: Mapping[str, Any], **variables: Any) -> str:
+    def _turn(self, answer: Mapping[str, object], **variables: object) -> str:
         """Return the prompt that ends with an answer; "" if the template rejects it."""
         tools = [_tool(name) for name in NAMES]
         given = {"messages": [USER, {"role": "assistant", **answer}], "tools": tools, "add_generation_prompt": False}
@@ -62,16 +61,16 @@ class _Derivation:
             return self._render(given | variables)
         return ""
 
-    def _called(self, *calls: tuple[str, Sequence[str]], **more: Any) -> str:
+    def _called(self, *calls: tuple[str, Sequence[str]], **more: object) -> str:
         """Return the prompt that ends with calls: of each the name, and the values of its arguments."""
         made = []
         for id, (name, values) in zip(IDS, calls, strict=False):
-            arguments: Any = dict(zip(KEYS, values, strict=False))
+            arguments: object = dict(zip(KEYS, values, strict=False))
             arguments = json.dumps(arguments) if self._as_text else arguments
             made.append({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}})
         return self._turn({"content": "", "tool_calls": made, **more})
 
-    def prompt(self, **variables: Any) -> str:
+    def prompt(self, **variables: object) -> str:
         with suppress(ValueError):
             return self._render({"messages": [USER], "tools": None, "add_generation_prompt": True, **variables})
         return ""
@@ -82,7 +81,7 @@ class _Derivation:
         """Return the field for reasoning, its marks, and those of the content."""
         on, off = self.prompt(enable_thinking=True, thinking=True), self.prompt(enable_thinking=False, thinking=False)
         for field in FIELDS:
-            switch: dict[str, Any] = {"enable_thinking": True, "thinking": True, "tools": None}
+            switch: dict[str, object] = {"enable_thinking": True, "thinking": True, "tools": None}
             shown = self._turn({"content": CONTENT, field: THOUGHT}, **switch)
             if THOUGHT not in shown or CONTENT not in shown[shown.rindex(THOUGHT) :]:
                 continue
@@ -234,13 +233,13 @@ class _Derivation:
 # --- texts ------------------------------------------------------------------------------------------------------------
 
 
-def _tool(name: str) -> dict[str, Any]:
+def _tool(name: str) -> dict[str, object]:
     properties = {key: {"type": "string", "description": "x"} for key in KEYS}
     parameters = {"type": "object", "properties": properties, "required": [*KEYS]}
     return {"type": "function", "function": {"name": name, "description": "x", "parameters": parameters}}
 
 
-def _object(value: Any) -> Any:
+def _object(value: object) -> dict[str, object]:
     """Return an object that may be written as the text of JSON."""
     if isinstance(value, str):
         with suppress(ValueError):
@@ -306,7 +305,7 @@ def _stripped(marks: Marks) -> Marks:
     return marks[0].strip(), marks[1].strip()
 
 
-def _value_with(text: str, needle: str) -> tuple[int, Any, int]:
+def _value_with(text: str, needle: str) -> tuple[int, object, int]:
     """Return the first value of JSON that contains a text, with its place and its end; None if there is none."""
     stop = text.find(needle)
     for found in re.finditer(r"[\[{]", text[: max(0, stop)]):

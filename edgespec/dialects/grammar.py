@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Container, Mapping
-from typing import Any
 
 from edgespec.dialects.calls import Schemas
 from edgespec.dialects.dialect import Calls, Dialect
 from edgespec.dialects.literals import QUOTE
-from edgespec.dialects.parameters import is_text, kinds_of, listed_values
+from edgespec.dialects.parameters import is_text, kinds_of, listed_values, properties_in
 from edgespec.llama.constraint import JSON_LAYOUT
 
 LONGEST = 4096  # characters of a text whose length is limited: a longer limit would take too many states
@@ -24,7 +23,7 @@ _TOOL_NAMES = {"python": re.compile(r"[\w.\-]+")}
 _TYPES = ("array", "boolean", "null", "number", "object")
 _WORDS = {"boolean", "integer", "null", "number"}  # types whose values are the same in all notations
 _VARIED = re.compile(r'(?<=index=")1(?=")|(?<=type=")string(?=")|(?<=string=")true(?=")')
-_LAYOUT: Any = {**JSON_LAYOUT, "item_separator": ", ?", "key_separator": ": ?"}  # many models write no blanks
+_LAYOUT = {**JSON_LAYOUT, "item_separator": ", ?", "key_separator": ": ?"}  # many models write no blanks
 _HEAD = "%llguidance {}"
 _BLANKS = 'ws: | "\\n" | " "'
 _GEMMA = [
@@ -52,7 +51,7 @@ def _is_marked(dialect: Dialect, calls: Calls) -> bool:
     return dialect.messages is not None or bool(calls.section[0] or calls.call[0])
 
 
-def _is_written(calls: Calls, name: str, schema: Any) -> bool:
+def _is_written(calls: Calls, name: str, schema: Mapping[str, object]) -> bool:
     """Return whether the names of a tool and of its parameters can be written in a form, and found there."""
     if calls.form not in _NAMES:
         return True
@@ -96,7 +95,7 @@ class _Writer:
             call = f"{call} ({f'ws {between} ws' if between else 'ws'} {call})*"
         return " ".join(filter(None, [begin, call, end]))
 
-    def _tool(self, dialect: Dialect, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
+    def _tool(self, dialect: Dialect, calls: Calls, name: str, schema: Mapping[str, object]) -> str:
         """Return a call of one tool."""
         if (form := dialect.messages) is not None:
             header = self._text(form.call.format(name) + form.header_end)
@@ -105,23 +104,24 @@ class _Writer:
             return f"{header} {self._section(calls, self._call(calls, name, schema), several=False)}"
         return self._call(calls, name, schema)
 
-    def _call(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
+    def _call(self, calls: Calls, name: str, schema: Mapping[str, object]) -> str:
         """Return a call with the marks around it."""
         body = _FORMS[calls.form](self, calls, name, schema)
         begin, end = map(self._marks, calls.call)
         return " ".join(filter(None, [begin, body, end]))
 
-    def _object(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
+    def _object(self, calls: Calls, name: str, schema: Mapping[str, object]) -> str:
         """Return a call as an object of JSON."""
         name_key, key, id_key = calls.keys
         path = f"#/properties/{_step(calls.wrapper)}" if calls.wrapper else "#"
         arguments = {"type": "object", **_moved(schema, f"{path}/properties/{_step(key if name_key else name)}")}
-        value = _of({name_key: {"const": name}, key: arguments} if name_key else {name: arguments})
+        fields: dict[str, object] = {name_key: {"const": name}, key: arguments} if name_key else {name: arguments}
+        value = _of(fields)
         if id_key and not calls.wrapper:
-            value["properties"][id_key] = {"type": "string", "pattern": f"^{_id(calls)}$"}
+            value["properties"] = fields | {id_key: {"type": "string", "pattern": f"^{_id(calls)}$"}}
         return f"ws {_json(_of({calls.wrapper: value}) if calls.wrapper else value)} ws"
 
-    def _named(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
+    def _named(self, calls: Calls, name: str, schema: Mapping[str, object]) -> str:
         """Return a call as a name and the arguments in JSON."""
         before, after = map(self._text, calls.name)
         said = _quoted(name)
@@ -132,21 +132,23 @@ class _Writer:
         arguments = _json({"type": "object", **schema})
         return " ".join(filter(None, [before, said, id, after, "ws", arguments, "ws"]))
 
-    def _tagged(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
+    def _tagged(self, calls: Calls, name: str, schema: Mapping[str, object]) -> str:
         """Return a call as a name and arguments between marks, in the order of the schema. If line breaks may separate
         marks and values, they do so for all values of a call, or for none."""
-        required, properties = schema.get("required") or (), schema.get("properties") or {}
+        required = _required(schema)
         layouts = list[str]()
         for line in ("", "\n") if calls.has_lines else ("",):
             parts = [self._text(calls.name[0] + name), self._varied(calls.name[1]), "ws"]
-            for key, part in properties.items():
+            for key, part in properties_in(schema).items():
                 described = part if isinstance(part, dict) else {}
                 argument = self._rule(f"{self._argument(calls, key, described, schema, line)} ws")
                 parts.append(argument if key in required else f"({argument})?")
             layouts.append(" ".join(filter(None, parts)))
         return self._rule(" | ".join(layouts))
 
-    def _argument(self, calls: Calls, key: str, schema: Mapping[str, Any], whole: Mapping[str, Any], line: str) -> str:
+    def _argument(
+        self, calls: Calls, key: str, schema: Mapping[str, object], whole: Mapping[str, object], line: str
+    ) -> str:
         """Return an argument with `line` before and after its value."""
         kinds = kinds_of(schema, whole)
         begin = [self._text(calls.key[0] + key), self._varied(f"{calls.key[1]}{calls.value[0]}{line}", kinds)]
@@ -177,15 +179,15 @@ class _Writer:
             start = found.end()
         return " ".join(filter(None, [*parts, self._text(mark[start:])]))
 
-    def _python(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
+    def _python(self, calls: Calls, name: str, schema: Mapping[str, object]) -> str:
         """Return a call in Python, with keywords in the order of the schema."""
         members = {
             key: f"{_quoted(f'{key}=')} {self._python_value(part if isinstance(part, dict) else {}, schema)}"
-            for key, part in (schema.get("properties") or {}).items()
+            for key, part in properties_in(schema).items()
         }
         return " ".join(filter(None, [_quoted(f"{name}("), self._members(members, schema, ", "), _quoted(")")]))
 
-    def _python_value(self, schema: Mapping[str, Any], whole: Mapping[str, Any]) -> str:
+    def _python_value(self, schema: Mapping[str, object], whole: Mapping[str, object]) -> str:
         kinds, plain = kinds_of(schema, whole), _json(_within(schema, whole))
         if listed_values(schema, whole) or (kinds and not kinds & {"boolean", "null"}):
             return plain
@@ -194,18 +196,18 @@ class _Writer:
         words += [plain] if kinds - {"boolean"} or not kinds else []
         return f"({' | '.join(words)})"
 
-    def _gemma(self, calls: Calls, name: str, schema: Mapping[str, Any]) -> str:
+    def _gemma(self, calls: Calls, name: str, schema: Mapping[str, object]) -> str:
         """Return a call in the notation of Gemma 4, which has the names in the order of the alphabet."""
         return f"{_quoted(name)} {self._gemma_object(schema, schema, 0)}"
 
-    def _gemma_object(self, schema: Mapping[str, Any], whole: Mapping[str, Any], depth: int) -> str:
+    def _gemma_object(self, schema: Mapping[str, object], whole: Mapping[str, object], depth: int) -> str:
         members = {
             key: f"{_quoted(f'{key}:')} {self._gemma_value(part if isinstance(part, dict) else {}, whole, depth + 1)}"
-            for key, part in sorted((schema.get("properties") or {}).items(), key=lambda item: item[0].lower())
+            for key, part in sorted(properties_in(schema).items(), key=lambda item: item[0].lower())
         }
         return " ".join(filter(None, ['"{"', self._members(members, schema, ","), '"}"']))
 
-    def _gemma_value(self, schema: Mapping[str, Any], whole: Mapping[str, Any], depth: int) -> str:
+    def _gemma_value(self, schema: Mapping[str, object], whole: Mapping[str, object], depth: int) -> str:
         """Return a value in this notation. Constraints of its schema beyond types and names are left out."""
         kinds = kinds_of(schema, whole)
         if kinds == {"string"}:
@@ -221,17 +223,16 @@ class _Writer:
             return f'"[" ({item} ("," {item})*)? "]"'
         return {"object": "gemma_object", "array": "gemma_list"}.get("".join(kinds), "gemma_value")
 
-    def _gemma_text(self, schema: Mapping[str, Any]) -> str:
+    def _gemma_text(self, schema: Mapping[str, object]) -> str:
         return f"{self._text(QUOTE)} {self._free(QUOTE, schema.get('maxLength'), excludes_line=False)}"
 
     def _gemma_text_of(self, text: str) -> str:
         return " ".join(filter(None, [self._text(QUOTE), _quoted(text), self._text(QUOTE)]))
 
-    def _members(self, members: Mapping[str, str], schema: Mapping[str, Any], comma: str) -> str:
+    def _members(self, members: Mapping[str, str], schema: Mapping[str, object], comma: str) -> str:
         """Return the members of an object with commas between them. Those that the schema does not require may be
         missing."""
-        required = schema.get("required")
-        required = required if isinstance(required, list) else []
+        required = _required(schema)
         rest, firsts, is_needed = "", list[str](), False
         for key, member in reversed([*members.items()]):
             one = self._rule(member)
@@ -242,7 +243,7 @@ class _Writer:
             rest = self._rule(" ".join(filter(None, [more if key in required else f"({more})?", rest])))
         return f"({' | '.join(firsts)}){'' if is_needed else '?'}" if firsts else ""
 
-    def _free(self, end: str, most: Any, *, excludes_line: bool) -> str:
+    def _free(self, end: str, most: object, *, excludes_line: bool) -> str:
         """Return any text up to a mark, with the mark; `most` is the most characters, if there is a limit. With
         `excludes_line`, the text does not begin with a line break, after which it would have a line of its own."""
         length = f"{{0,{most - 1}}}" if isinstance(most, int) and 0 < most < LONGEST else "*"
@@ -286,12 +287,17 @@ def _id(calls: Calls) -> str:
     return "[a-zA-Z0-9]{9}" if calls.short_ids else "[a-zA-Z0-9_-]{1,40}"
 
 
-def _are_written(properties: Any) -> bool:
+def _required(schema: Mapping[str, object]) -> list[object]:
+    required = schema.get("required")
+    return required if isinstance(required, list) else []
+
+
+def _are_written(properties: object) -> bool:
     """Return whether the properties of an object in an argument have names that can be written in Gemma's notation."""
     return isinstance(properties, dict) and bool(properties) and all(map(_NAMES["gemma"].fullmatch, properties))
 
 
-def _within(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
+def _within(schema: Mapping[str, object], whole: Mapping[str, object]) -> dict[str, object]:
     """Return a part of a schema with the definitions that it refers to."""
     if '"$ref"' not in json.dumps(schema):
         return dict(schema)
@@ -308,7 +314,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f") if text else ""
 
 
-def _json(schema: Mapping[str, Any]) -> str:
+def _json(schema: Mapping[str, object]) -> str:
     return f"%json {json.dumps({**schema, 'x-guidance': _LAYOUT}, ensure_ascii=False)}"
 
 
@@ -317,7 +323,7 @@ def _step(name: str) -> str:
     return name.replace("~", "~0").replace("/", "~1")
 
 
-def _of(fields: Mapping[str, Any]) -> dict[str, Any]:
+def _of(fields: Mapping[str, object]) -> dict[str, object]:
     return {"type": "object", "properties": dict(fields), "required": [*fields], "additionalProperties": False}
 
 
@@ -326,21 +332,23 @@ def bare_schema(schemas: Schemas) -> str:
     calls, references = {}, {}
     for name, schema in schemas.items():
         step = _step(name)
-        properties: dict[str, Any] = {"name": {"const": name}}
+        properties: dict[str, object] = {"name": {"const": name}}
         properties["arguments"] = {"type": "object", **_moved(schema, f"#/$defs/{step}/properties/arguments")}
         calls[name], references[name] = _of(properties), {"$ref": f"#/$defs/{step}"}
     return json.dumps({"anyOf": [*references.values()], "$defs": calls}, ensure_ascii=False)
 
 
-def _moved(schema: Any, path: str) -> Any:
+def _moved(schema: Mapping[str, object], path: str) -> dict[str, object]:
     """Return a schema with its references adjusted for its new place `path` in another schema."""
-    if isinstance(schema, list):
-        return [_moved(part, path) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
     named = ("$schema", "$id")  # or properties with these names
-    moved = {k: _moved(part, path) for k, part in schema.items() if k not in named or not isinstance(part, str)}
+    moved = {k: _moved_part(part, path) for k, part in schema.items() if k not in named or not isinstance(part, str)}
     reference = moved.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         moved["$ref"] = path + reference[1:]
     return moved
+
+
+def _moved_part(part: object, path: str) -> object:
+    if isinstance(part, list):
+        return [_moved_part(each, path) for each in part]
+    return _moved(part, path) if isinstance(part, dict) else part

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from typing import Any
 
 from edgespec.dialects.calls import Schemas
 from edgespec.dialects.objects import CLOSING, as_json, known_name, loads, quoted
@@ -108,7 +107,7 @@ def _python_escape(source: Source) -> Steps[str]:
     return found[0]
 
 
-def _python_literal(source: Source) -> Steps[Any]:
+def _python_literal(source: Source) -> Steps[object]:
     """Return the value of a literal up to the next comma or bracket that is not in it."""
     depth, quote, at = 0, "", source.at
     while True:
@@ -135,7 +134,7 @@ def _python_literal(source: Source) -> Steps[Any]:
     return found
 
 
-def _evaluated(literal: str) -> Any:
+def _evaluated(literal: str) -> object:
     """Return the value of a literal. Raises ValueError."""
     try:
         with warnings.catch_warnings():
@@ -145,7 +144,7 @@ def _evaluated(literal: str) -> Any:
         raise ValueError("no literal") from error
 
 
-def _value_of(tree: ast.expr) -> Any:
+def _value_of(tree: ast.expr) -> object:
     """Return the value of a literal, in which words of JSON are allowed. Raises ValueError."""
     if isinstance(tree, ast.Name) and tree.id in _WORDS:
         return _WORDS[tree.id]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
 
 from edgespec.dialects.calls import Schemas
 from edgespec.dialects.dialect import Calls
@@ -20,14 +19,14 @@ CLOSING = {"{": "}", "[": "]"}
 _BARE_KEYS = ("name", "type", "function", "parameters", "arguments", "tool_name")  # which a call may begin with
 
 
-def loads(text: str) -> Any:
+def loads(text: str) -> object:
     try:
         return _DECODER.decode(text)
     except RecursionError as error:
         raise ValueError("nested too deeply") from error
 
 
-def as_json(value: Any) -> str:
+def as_json(value: object) -> str:
     """Return a value as JSON for clients; single surrogates are replaced. Raises ValueError for a value that is nested
     too deeply."""
     try:
@@ -43,7 +42,7 @@ def quoted(text: str) -> str:
     return as_json(text)[1:-1]
 
 
-def known_name(name: Any, schemas: Schemas) -> str:
+def known_name(name: object, schemas: Schemas) -> str:
     if not isinstance(name, str) or name not in schemas:
         raise ValueError("no such tool")
     return name
@@ -125,7 +124,7 @@ def string(source: Source) -> Steps[None]:
             escape = yield from _escape(source)
             read = loads(f'"{escape}"')
             source.at += len(escape)
-            yield quoted(read)
+            yield as_json(read)[1:-1]
         else:
             source.at += 1
             if character == '"':

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from edgespec.dialects.objects import as_json, loads, quoted
 from edgespec.dialects.source import ENDED, Begun, Source, Steps, UnfinishedError, begun
@@ -90,7 +89,7 @@ def pattern(mark: str) -> str:
     return _ATTRIBUTE.sub('="[^"]*"', escaped.replace(r"\ ", r"\s+").replace("\\\n", r"\s*"))
 
 
-def parameters(marks: ParameterMarks, source: Source, name: str, schema: Any) -> Steps[None]:
+def parameters(marks: ParameterMarks, source: Source, name: str, schema: object) -> Steps[None]:
     """Read the parameters of a call, which begin here."""
     first = yield from source.when(lambda arrived, _: _first(marks, arrived, source.at))
     yield Begun(name)
@@ -121,7 +120,7 @@ class _Parameters:
     """Yields the parameters of a call as JSON. Values that are texts are yielded as they arrive, others when they are
     complete."""
 
-    def __init__(self, marks: ParameterMarks, source: Source, schema: Any, first: re.Match[str]) -> None:
+    def __init__(self, marks: ParameterMarks, source: Source, schema: object, first: re.Match[str]) -> None:
         self._marks, self._source, self._schema, self._first = marks, source, schema, first
         self._declared, self._is_open = _properties(schema)
         self._names: list[str] = []
@@ -239,7 +238,7 @@ class _Elements(_Parameters):
     def _closing(self, name: re.Match[str]) -> str:
         return self._marks.value[1].replace("{name}", name[1])
 
-    def _element(self, name: re.Match[str]) -> Steps[tuple[Any, int]]:
+    def _element(self, name: re.Match[str]) -> Steps[tuple[object, int]]:
         """Read an element, once its end has arrived: reading it again for each piece would take long."""
         source, closing, searched = self._source, self._closing(name), name.end()
         while not source.is_over and source.text.find(closing, searched) < 0:
@@ -249,7 +248,7 @@ class _Elements(_Parameters):
 
 
 def _values_at(
-    marks: ParameterMarks, text: str, first: re.Match[str], schema: Any, ended: bool
+    marks: ParameterMarks, text: str, first: re.Match[str], schema: object, ended: bool
 ) -> tuple[dict[str, str], int]:
     """Return the values of the parameters, as texts, and the end of the call. Raises UnfinishedError."""
     is_by_line = marks.has_lines and text.startswith("\n", first.end())
@@ -275,12 +274,12 @@ def _values_at(
     return found, end
 
 
-def _element(marks: ParameterMarks, text: str, name: re.Match[str]) -> tuple[Any, int]:
+def _element(marks: ParameterMarks, text: str, name: re.Match[str]) -> tuple[object, int]:
     """Return the value of the element that begins with `name`, and its end. Raises UnfinishedError."""
     closing = marks.value[1].replace("{name}", name[1])
     start = name.end()
     if marks.name.match(text, start):
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         while (inner := marks.name.match(text, start)) is not None:
             value, start = _element(marks, text, inner)
             if isinstance(value, str):
@@ -319,38 +318,43 @@ def _end_of_call(marks: ParameterMarks, text: str, start: int, ends: re.Pattern[
     return stop, stop + len(marks.ends[0])
 
 
-def _properties(schema: Any) -> tuple[Mapping[str, Any], bool]:
+def _properties(schema: object) -> tuple[Mapping[str, object], bool]:
     """Return the properties of a tool, and whether it takes others."""
     schema = schema if isinstance(schema, dict) else {}
+    return properties_in(schema), schema.get("additionalProperties") is not False
+
+
+def properties_in(schema: Mapping[str, object]) -> Mapping[str, object]:
+    """Return the schemas of the properties that a schema names."""
     found = schema.get("properties")
-    return found if isinstance(found, dict) else {}, schema.get("additionalProperties") is not False
+    return found if isinstance(found, dict) else {}
 
 
 # --- types ------------------------------------------------------------------------------------------------------------
 
 
-def kinds_of(described: Any, root: Any) -> set[str]:
+def kinds_of(described: object, root: object) -> set[str]:
     """Return the types that a value may have, given its schema and the whole schema; none if any."""
     return {type for part in _alternatives(described, root) for type in _types(part)}
 
 
-def is_text(described: Any, root: Any) -> bool:
+def is_text(described: object, root: object) -> bool:
     """Return whether a value can only be a text, given its schema and the whole schema."""
     return kinds_of(described, root) == {"string"}
 
 
-def listed_values(described: Any, root: Any) -> list[Any]:
+def listed_values(described: object, root: object) -> list[object]:
     """Return the only values that a schema allows; none if it does not list them."""
     return [value for part in _alternatives(described, root) for value in _listed(part)]
 
 
-def _value(text: str, described: Any, root: Any) -> Any:
+def _value(text: str, described: object, root: object) -> object:
     """Return a value with the type of its schema. A text that does not match stays a text."""
     if text in listed_values(described, root) or is_text(described, root):
         return text
     types = kinds_of(described, root)
     word = text.strip()
-    value: Any = text
+    value: object = text
     if "boolean" in types and word in ("True", "False"):  # as templates in Python's Jinja write them
         value = word == "True"
     elif word == "null" or (word == "None" and "null" in types and "string" not in types):
@@ -367,7 +371,7 @@ def _value(text: str, described: Any, root: Any) -> Any:
     return value if fits or "string" not in types else text
 
 
-def _alternatives(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
+def _alternatives(schema: object, root: object) -> Iterator[dict[str, object]]:
     """Yield the schemas that say what a value may be, each once, with those of its references and combinations."""
     waiting, seen = [schema], set[int]()
     for each in waiting:
@@ -380,12 +384,12 @@ def _alternatives(schema: Any, root: Any) -> Iterator[dict[str, Any]]:
             waiting += parts if isinstance(parts := each.get(keyword), list) else []
 
 
-def _listed(schema: Mapping[str, Any]) -> list[Any]:
+def _listed(schema: Mapping[str, object]) -> list[object]:
     values = schema.get("enum")
     return [*(values if isinstance(values, list) else []), *([schema["const"]] if "const" in schema else [])]
 
 
-def _types(schema: Mapping[str, Any]) -> Iterator[str]:
+def _types(schema: Mapping[str, object]) -> Iterator[str]:
     declared = schema.get("type")
     if isinstance(declared, str | list):
         yield from [declared] if isinstance(declared, str) else filter(lambda each: isinstance(each, str), declared)

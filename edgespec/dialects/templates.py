@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
 from edgespec.dialects.by_name import known
 from edgespec.dialects.derive import derive
@@ -23,7 +23,7 @@ def dialect_of(template: str) -> Dialect:
     """Return the dialect of a chat template, "" for none. Deriving it takes some hundredths of a second, once."""
     until_s = time.monotonic() + DERIVING_S
 
-    def render(variables: Mapping[str, Any]) -> str:
+    def render(variables: Mapping[str, object]) -> str:
         if time.monotonic() > until_s:
             raise ValueError("deriving takes too long")
         try:

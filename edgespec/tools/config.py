@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from edgespec.errors import UsageError, told_as
 from edgespec.files.optional_files import is_there
@@ -23,6 +23,8 @@ MOST_SERVERS = 32
 KINDS = ("stdio", "http", "streamable-http", "streamableHttp")
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 _NAME = re.compile(r"[\w.-]{1,64}\Z")
+
+Kind = TypeVar("Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class ServerConfig:
         facts = [self.command, self.args, self.cwd, self.url, sorted(self.env), sorted(self.headers)]
         return sha256(json.dumps(facts).encode()).hexdigest()[:16]
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return asdict(self)
 
 
@@ -79,7 +81,7 @@ def read_servers(file: Path | None = None) -> list[ServerConfig]:
     return [server for server in found if server is not None]
 
 
-def _server(name: str, given: Any) -> ServerConfig | None:
+def _server(name: str, given: object) -> ServerConfig | None:
     """Return a server, or None if it is disabled."""
     if not _NAME.match(name):
         return ServerConfig(shown(name), problem="its name must have 1 to 64 letters, digits, '.', '-' and '_'")
@@ -111,12 +113,12 @@ def _server(name: str, given: Any) -> ServerConfig | None:
 class _Fields:
     """The fields of a server, each of which is taken once; `left` are the others."""
 
-    def __init__(self, given: Any) -> None:
+    def __init__(self, given: object) -> None:
         if not isinstance(given, dict):
             raise ValueError("it must be a JSON object")
         self.left = dict(given)
 
-    def take(self, name: str, kind: type) -> Any:
+    def take(self, name: str, kind: type[Kind]) -> Kind:
         """Return a field, or an empty value if it is missing. Raises ValueError for another type."""
         value = self.left.pop(name, None)
         if value is None:

@@ -20,7 +20,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import httpx2
 import psutil
@@ -28,9 +28,12 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
-from mcp_types import CONNECTION_CLOSED, CallToolResult, Tool
+from mcp_types import CONNECTION_CLOSED, CallToolResult, ContentBlock, Tool
 
 from edgespec.files.proxies import client_options
+
+if TYPE_CHECKING:
+    from edgespec.tools.server import ToolDescription
 
 MOST_TEXT = 1 << 18  # characters of a result that are passed on
 MOST_TOOLS, MOST_PAGES = 256, 32
@@ -56,7 +59,7 @@ def main() -> None:
 
 
 class _Host:
-    def __init__(self, config: dict[str, Any], replies: Any) -> None:
+    def __init__(self, config: dict[str, Any], replies: TextIO) -> None:
         self._config, self._replies = config, replies
         self._calls: dict[int, asyncio.Task[None]] = {}
 
@@ -64,7 +67,7 @@ class _Host:
         """Connect, and answer the questions of the parent. The end of its pipe cancels this task."""
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        questions = asyncio.Queue[dict[str, Any]]()
+        questions = asyncio.Queue[dict[str, object]]()
 
         def listen() -> None:
             for line in sys.stdin.buffer:
@@ -109,7 +112,7 @@ class _Host:
         self._calls[number] = call
         call.add_done_callback(lambda _: self._calls.pop(number, None))
 
-    async def _answer(self, client: Client, number: int, tool: str, arguments: dict[str, Any]) -> None:
+    async def _answer(self, client: Client, number: int, tool: str, arguments: dict[str, object]) -> None:
         try:
             result = await client.call_tool(tool, arguments)
             text, is_error = _text(result), bool(result.is_error)
@@ -122,14 +125,14 @@ class _Host:
             text, is_error = f"the reply of the server is not valid: {_words(error)}", True
         self._send(id=number, text=text[:MOST_TEXT], is_error=is_error, left_out=max(0, len(text) - MOST_TEXT))
 
-    def _send(self, **message: Any) -> None:
+    def _send(self, **message: object) -> None:
         with suppress(OSError):  # the parent has ended
             print(json.dumps(message), file=self._replies, flush=True)
 
 
-async def _tools(client: Client) -> list[dict[str, Any]]:
+async def _tools(client: Client) -> list[ToolDescription]:
     """Return the tools of the server, each with what is wrong with it, if anything is."""
-    found: list[dict[str, Any]] = []
+    found: list[ToolDescription] = []
     cursor: str | None = None
     for _ in range(MOST_PAGES):
         page = await client.list_tools(cursor=cursor)
@@ -140,7 +143,7 @@ async def _tools(client: Client) -> list[dict[str, Any]]:
     return found[:MOST_TOOLS]
 
 
-def _described(tool: Tool) -> dict[str, Any]:
+def _described(tool: Tool) -> ToolDescription:
     schema = tool.input_schema
     is_large = len(json.dumps(schema)) > MOST_SCHEMA
     problem = f"its schema has more than {MOST_SCHEMA:,} characters" if is_large else ""
@@ -157,7 +160,7 @@ def _text(result: CallToolResult) -> str:
     return "\n".join(map(_part, result.content)) or json.dumps(result.structured_content, ensure_ascii=False)
 
 
-def _part(part: Any) -> str:
+def _part(part: ContentBlock) -> str:
     if part.type == "text":
         return str(part.text)
     if part.type == "resource" and hasattr(part.resource, "text"):

@@ -6,9 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
 
-from edgespec.dialects.calls import CutCall, Format, Read, ToolCall, ToolParser
+from edgespec.dialects.calls import CutCall, Format, Read, Schemas, ToolCall, ToolParser
 from edgespec.dialects.dialect import HERMES
 from edgespec.dialects.forms import format_of
 from edgespec.dialects.templates import dialect_of
@@ -74,7 +73,7 @@ def style_of(model: Model) -> Style | None:
     return Style(format, keeps_text=keeps_text, takes_calls=bool(as_calls))
 
 
-def arguments(functions: Sequence[Mapping[str, Any]]) -> str:
+def arguments(functions: Sequence[Mapping[str, object]]) -> str:
     """Return functions as the arguments of a chat template."""
     return json.dumps({"tools": list(functions)}, ensure_ascii=False) if functions else ""
 
@@ -111,7 +110,7 @@ class ToolOffer:
     """The tools that a model gets for an answer."""
 
     style: Style
-    schemas: Mapping[str, Any]
+    schemas: Schemas
     template: str
 
     @classmethod

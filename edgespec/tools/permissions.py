@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import data_dir, write_whole
@@ -44,14 +43,14 @@ class Permissions:
         return True
 
     @staticmethod
-    def _tools(known: dict[str, Any], server: ServerConfig) -> list[str]:
+    def _tools(known: dict[str, object], server: ServerConfig) -> list[str]:
         entry = known.get(server.name)
         if not isinstance(entry, dict) or entry.get("server") != server.digest:
             return []
         tools = entry.get("tools")
         return [tool for tool in tools if isinstance(tool, str)] if isinstance(tools, list) else []
 
-    def _read(self) -> dict[str, Any]:
+    def _read(self) -> dict[str, object]:
         """Return the content of the file; a damaged file allows nothing."""
         try:
             known = json.loads(self.file.read_text(encoding="utf-8"))
@@ -62,7 +61,7 @@ class Permissions:
             return {}
         return known if isinstance(known, dict) else {}
 
-    def _write(self, known: dict[str, Any]) -> None:
+    def _write(self, known: dict[str, object]) -> None:
         with told_as(UsageError, f"the permission cannot be saved in {self.file}"):
             self.file.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self.file, json.dumps(known, indent=1) + "\n")

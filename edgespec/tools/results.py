@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
 from edgespec.text.figures import counted
 from edgespec.text.printable import printable, with_unix_line_ends
@@ -43,7 +43,7 @@ class ToolResult:
         return cls(label, arguments, cast(Outcome, outcome), text)
 
     @property
-    def function(self) -> dict[str, Any]:
+    def function(self) -> dict[str, object]:
         """The call as templates expect it: the name of the tool and its arguments."""
         return {"name": self.label.partition("/")[2], "arguments": json.loads(self.arguments)}
 

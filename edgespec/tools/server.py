@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any, Literal
+from typing import IO, Literal, TypedDict
 
 import psutil
 
@@ -46,6 +46,21 @@ class Reply:
     how: Literal["", "cancelled", "failed"] = ""
 
 
+class ToolDescription(TypedDict):
+    """A tool as the process of its server describes it; `problem` is the reason why it cannot be used."""
+
+    name: str
+    description: str
+    parameters: dict[str, object]
+    problem: str
+
+
+class _Result(TypedDict):
+    text: str
+    is_error: bool
+    left_out: int
+
+
 class ToolServer(Closable):
     """A server that runs, or has failed (`problem`). `tools` are the objects of `host.py` once it is ready.
 
@@ -56,10 +71,10 @@ class ToolServer(Closable):
         self.config, self.call_s, self.limits = config, CALL_S, LIMITS
         self.state: State = "failed" if config.problem else "closed"
         self.problem = config.problem
-        self.tools: list[dict[str, Any]] = []
+        self.tools: list[ToolDescription] = []
         self._process: subprocess.Popen[bytes] | None = None
         self._changed = threading.Condition()
-        self._replies: dict[int, dict[str, Any] | None] = {}  # None: not there yet
+        self._replies: dict[int, _Result | None] = {}  # None: not there yet
         self._n_calls = 0
 
     def start(self) -> None:
@@ -102,7 +117,7 @@ class ToolServer(Closable):
         if self.state == "failed" and self._process is not None:
             _kill(self._process)
 
-    def call(self, tool: str, arguments: Mapping[str, Any], cancel: CancelFlag) -> Reply:
+    def call(self, tool: str, arguments: Mapping[str, object], cancel: CancelFlag) -> Reply:
         """Call a tool, and wait for its result."""
         until_s = time.monotonic() + self.call_s
         with self._changed:
@@ -121,7 +136,7 @@ class ToolServer(Closable):
                 self._changed.wait(LOOK_S)
             del self._replies[number]
         if reply is not None:
-            return Reply(str(reply["text"]), bool(reply["is_error"]), int(reply["left_out"]))
+            return Reply(reply["text"], reply["is_error"], reply["left_out"])
         self._send({"cancel": number})
         if cancel.is_set():
             return Reply("", how="cancelled")
@@ -145,7 +160,7 @@ class ToolServer(Closable):
 
     # --- the process --------------------------------------------------------------------------------------------------
 
-    def _send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, object]) -> None:
         stdin = self._process.stdin if self._process else None
         with suppress(OSError, ValueError):  # it has ended, which `_listen` notices
             if stdin is not None:

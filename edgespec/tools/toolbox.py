@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
@@ -20,7 +20,7 @@ from edgespec.text.printable import one_line
 from edgespec.tools.config import ServerConfig
 from edgespec.tools.permissions import Permissions
 from edgespec.tools.results import DENIED, STOPPED, Outcome, ToolResult, readable
-from edgespec.tools.server import Reply, ToolServer
+from edgespec.tools.server import Reply, ToolDescription, ToolServer
 
 LOOK_S = 0.05
 
@@ -37,7 +37,7 @@ class Tool:
     own: str
     name: str
     description: str
-    parameters: dict[str, Any]
+    parameters: dict[str, object]
 
     @property
     def label(self) -> str:
@@ -50,7 +50,7 @@ class Tool:
         return f"{self.server.config.name}/*"
 
     @property
-    def function(self) -> dict[str, Any]:
+    def function(self) -> dict[str, object]:
         """The tool as chat templates expect it: an object of OpenAI's API."""
         about = {"name": self.name, "description": self.description, "parameters": self.parameters}
         return {"type": "function", "function": about}
@@ -136,11 +136,11 @@ class Toolbox(Closable):
             server.close()
 
     @property
-    def functions(self) -> list[dict[str, Any]]:
+    def functions(self) -> list[dict[str, object]]:
         return [tool.function for tool in self.tools.values()]
 
     @property
-    def schemas(self) -> dict[str, Any]:
+    def schemas(self) -> dict[str, dict[str, object]]:
         return {tool.name: tool.parameters for tool in self.tools.values()}
 
     def find(self, name: str) -> Tool:
@@ -221,7 +221,7 @@ class Toolbox(Closable):
         have a tool of this name."""
         if self.tools or self.is_starting:
             return
-        found: dict[str, tuple[ToolServer, dict[str, Any]]] = {}
+        found: dict[str, tuple[ToolServer, ToolDescription]] = {}
         for server in self.servers:
             for about in server.tools:
                 label = f"{server.config.name}/{about['name']}"

@@ -15,17 +15,18 @@ from edgespec.errors import UsageError
 from edgespec.tools.config import ServerConfig
 from edgespec.tools.permissions import Permissions
 from edgespec.tools.results import DENIED, STOPPED
+from edgespec.tools.server import ToolDescription
 from edgespec.tools.toolbox import Calling, Decision, Toolbox
 
 CALL = ToolCall("add", '{"a": 1, "b": 2}')
-ABOUT = {"description": "", "parameters": {"type": "object"}, "problem": ""}
+ABOUT: ToolDescription = {"name": "", "description": "", "parameters": {"type": "object"}, "problem": ""}
 
 
 def box_of(tools: dict[str, list[str]], permissions: Permissions | None = None) -> Toolbox:
     """Tools of servers that do not run."""
     box = Toolbox([ServerConfig(name, "x") for name in tools], permissions)
     for server in box.servers:
-        server.state, server.tools = "ready", [ABOUT | {"name": tool} for tool in tools[server.config.name]]
+        server.state, server.tools = "ready", [{**ABOUT, "name": tool} for tool in tools[server.config.name]]
     box.wait(CancelFlag())
     return box
 

@@ -20,14 +20,19 @@ from edgespec.chat.session import Session
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
 from edgespec.tools.config import ServerConfig
-from edgespec.tools.server import Reply, ToolServer
+from edgespec.tools.server import Reply, ToolDescription, ToolServer
 from edgespec.tools.toolbox import Toolbox
 from edgespec.tui.app import ChatApp
 from edgespec.tui.lines import Prose
 from edgespec.tui.tool_calls import CallLine, PermissionScreen
 from edgespec.tui.turn_view import TurnView
 
-ABOUT = {"name": "add", "description": "Add [bold]numbers[/bold].", "parameters": {"type": "object"}, "problem": ""}
+ABOUT: ToolDescription = {
+    "name": "add",
+    "description": "Add [bold]numbers[/bold].",
+    "parameters": {"type": "object"},
+    "problem": "",
+}
 CALL = f"Let me see.\n{written_call('add', a=1, text='[red]two[/red]')}"
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
 
