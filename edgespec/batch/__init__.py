@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import UsageError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def answer_rows(
     llm: Model,
-    rows: Iterable[Any],
+    rows: Iterable[object],
     *,
     model: str,
     token_bytes: TokenBytes,
@@ -28,8 +28,8 @@ def answer_rows(
     ordered: bool = False,
     timings: bool = False,
     cancel: CancelFlag | None = None,
-    **settings: Any,
-) -> Generator[dict[str, Any], None, None]:
+    **settings: object,
+) -> Generator[dict[str, object], None, None]:
     """Answer rows, and yield the results as they finish, or in the order of the rows with `ordered`.
 
     docs/batch.md describes rows and results. `settings` are defaults of rows, by the names of `Request` and
@@ -60,7 +60,7 @@ def answer_rows(
         ordered=ordered,
     )
 
-    def results() -> Generator[dict[str, Any], None, None]:
+    def results() -> Generator[dict[str, object], None, None]:
         with closing(job.run()) as made:
             for result in made:
                 yield result.row

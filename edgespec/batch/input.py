@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypedDict, TypeVar
 
 from edgespec.requests.row import Id
 from edgespec.text.encodings import Utf8Lines
@@ -102,6 +102,14 @@ class Shard:
         return int.from_bytes(sha256(json.dumps(id).encode()).digest()[:8], "big") % self.count == self.index
 
 
+class Figures(TypedDict):
+    """The figures of an input: the digest and the number of its lines, and the number of rows of the shard."""
+
+    digest: str
+    lines: int
+    rows: int
+
+
 class Inventory:
     """Counts the rows of a shard while the input is read, and hashes the whole input, since shards of different inputs
     cannot be merged."""
@@ -122,6 +130,6 @@ class Inventory:
         self._n_rows += is_ours
         return is_ours
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Figures:
         """Return the figures of an input that was read to its end."""
         return {"digest": self._digest.hexdigest()[:32], "lines": self._last_line, "rows": self._n_rows}

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from edgespec.batch.input import LINE, Shard
 from edgespec.batch.output import OutputFile, parsed, sidecar_of
@@ -35,7 +35,8 @@ class _Part:
     shard: Shard
     sidecar: Sidecar
     n_rows: int
-    facts: Mapping[str, Any]  # what all parts must have in common
+    n_lines: int  # of the whole input
+    facts: Mapping[str, object]  # what all parts must have in common
 
 
 def merge(paths: Sequence[Path], target: OutputFile) -> tuple[int, int]:
@@ -90,7 +91,7 @@ def _part(path: Path) -> _Part:
     if sidecar.input is None:
         raise _refusal(name, f"shard {shard} is not finished", "run its command again, which resumes")
     facts = {"input": sidecar.input["digest"], "lines": sidecar.input["lines"], "number of shards": shard.count}
-    return _Part(name, path, shard, sidecar, sidecar.input["rows"], settings | facts)
+    return _Part(name, path, shard, sidecar, sidecar.input["rows"], sidecar.input["lines"], settings | facts)
 
 
 def _check_together(parts: Sequence[_Part]) -> None:
@@ -119,7 +120,7 @@ def _places(parts: Sequence[_Part]) -> tuple[array[int], int]:
 
     A place is 1 + part + byte offset * number of parts, or 0 for a line without a row.
     """
-    places, n_failed = array("Q", bytes(8)) * (parts[0].facts["lines"] + 1), 0
+    places, n_failed = array("Q", bytes(8)) * (parts[0].n_lines + 1), 0
     for index, part in enumerate(parts):
         offset = n_rows = 0
         with told_as(EdgespecError, f"cannot read {part.name}"), part.path.open("rb") as file:

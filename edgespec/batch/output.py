@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from io import FileIO
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock, Timeout
 
+from edgespec.batch.input import Figures
 from edgespec.batch.results import id_in, is_failure, is_of_bad_line, mark_in
 from edgespec.batch.sidecar import Sidecar
 from edgespec.closable import Closable
@@ -43,7 +43,7 @@ class OutputFile(Closable):
         self.n_done = self.n_failed = 0
         self._sidecar: Sidecar | None = None
         self._size_bytes = 0  # of the complete rows
-        self._drops: Callable[[Mapping[str, Any]], bool] = is_of_bad_line
+        self._drops: Callable[[Mapping[str, object]], bool] = is_of_bad_line
         self.n_dropped = 0
         self._file: FileIO | None = None
         self._lock = FileLock(self.path.with_name(f"{self.path.name}.job.lock"), timeout=0)
@@ -60,7 +60,7 @@ class OutputFile(Closable):
         except (OSError, NotImplementedError) as error:
             raise UsageError(f"cannot write {path}", why=getattr(error, "strerror", None) or str(error)) from error
 
-    def resume(self, settings: Mapping[str, Any], seed: int | None, *, retry_failed: bool = False) -> int:
+    def resume(self, settings: Mapping[str, object], seed: int | None, *, retry_failed: bool = False) -> int:
         """Find the existing rows that are kept.
 
         Errors about bad lines are removed, since the lines may have been corrected; with `retry_failed`, all errors.
@@ -87,7 +87,7 @@ class OutputFile(Closable):
             self._find_rows()
         return before.seed
 
-    def overwrite(self, settings: Mapping[str, Any], seed: int | None) -> int:
+    def overwrite(self, settings: Mapping[str, object], seed: int | None) -> int:
         """Keep no existing rows. Returns the seed of the job; shards without one have the same seed, 0."""
         if seed is None:
             seed = 0 if "shard" in settings else secrets.randbits(48)
@@ -104,7 +104,7 @@ class OutputFile(Closable):
             if self._sidecar is not None:
                 self._sidecar.write(self.sidecar_path)
 
-    def write(self, row: Mapping[str, Any]) -> None:
+    def write(self, row: Mapping[str, object]) -> None:
         """Append a row. On an error, remove the part that was written if possible, and raise EdgespecError."""
         assert self._file is not None
         data = memoryview(encoded(row))
@@ -119,7 +119,7 @@ class OutputFile(Closable):
                 raise
         self._size_bytes += len(data)
 
-    def finish(self, input: Mapping[str, Any]) -> None:
+    def finish(self, input: Figures) -> None:
         """Note that this shard of the input is complete. Raises EdgespecError."""
         assert self._sidecar is not None
         with self._writing():
@@ -167,12 +167,12 @@ def sidecar_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.job.json")
 
 
-def encoded(row: Mapping[str, Any]) -> bytes:
+def encoded(row: Mapping[str, object]) -> bytes:
     """Return a row as a line of JSON in UTF-8; a lone surrogate, which an id may contain, stays an escape."""
     return json_line(row).encode("utf-8", "backslashreplace") + b"\n"
 
 
-def parsed(line: bytes) -> dict[str, Any] | None:
+def parsed(line: bytes) -> dict[str, object] | None:
     """Return a row, or None if the line is not complete."""
     if not line.endswith(b"\n"):
         return None

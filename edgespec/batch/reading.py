@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Any
 
 from edgespec.batch.input import MOST_BYTES, Inventory, Line, Shard
 from edgespec.errors import UsageError
@@ -67,14 +66,14 @@ class RowReader:
             else:
                 yield from self._rows(value, number)
 
-    def from_values(self, values: Iterable[Any]) -> Iterator[Row | BadRow | None]:
+    def from_values(self, values: Iterable[object]) -> Iterator[Row | BadRow | None]:
         """Yield rows from the values of such lines; None if there is no row yet."""
         number = 0
         for value in values:
             number += value is not None
             yield from self._rows(value, number) if value is not None else (None,)
 
-    def _rows(self, value: Any, line: int) -> Iterator[Row | BadRow]:
+    def _rows(self, value: object, line: int) -> Iterator[Row | BadRow]:
         """Yield the row, unless it is done."""
         try:
             given = _given(value)
@@ -107,7 +106,7 @@ class RowReader:
     def _takes(self, id: Id) -> bool:
         return self.inventory is None or self.inventory.takes(id)
 
-    def _row(self, given: dict[str, Any], id: Id, line: int, form: Form, mark: str) -> Row:
+    def _row(self, given: dict[str, object], id: Id, line: int, form: Form, mark: str) -> Row:
         given = {name: value for name, value in given.items() if name not in ("id", "custom_id")}
         if form != "own":
             given = from_openai(given)
@@ -131,7 +130,7 @@ def id_on(number: int, line: bytes | None) -> Id:
         return number
 
 
-def _parsed(line: bytes | None) -> Any:
+def _parsed(line: bytes | None) -> object:
     if line is None:
         raise BadInputError(f"it is larger than {MOST_BYTES // 1000000} MB")
     try:
@@ -142,14 +141,14 @@ def _parsed(line: bytes | None) -> Any:
         raise BadInputError(f"it is not JSON ({why})") from error
 
 
-def _given(value: Any) -> dict[str, Any]:
+def _given(value: object) -> dict[str, object]:
     """Return the fields of the row that are not null."""
     if not isinstance(value, Mapping):
         raise BadInputError("it is not a JSON object")
     return {name: part for name, part in value.items() if part is not None}
 
 
-def _id(given: Mapping[str, Any], line: int) -> Id:
+def _id(given: Mapping[str, object], line: int) -> Id:
     if "id" in given and "custom_id" in given:
         raise BadInputError("it has two ids: id and custom_id")
     id = given.get("id", given.get("custom_id", line))
@@ -158,13 +157,13 @@ def _id(given: Mapping[str, Any], line: int) -> Id:
     return id
 
 
-def _form(given: Mapping[str, Any]) -> Form:
+def _form(given: Mapping[str, object]) -> Form:
     if not is_openai(given):
         return "own"
     return "text_completion" if given.get("url") == "/v1/completions" else "chat.completion"
 
 
-def _prompt(asked: Mapping[str, Any], defaults: Defaults, *, is_text: bool) -> dict[str, Any]:
+def _prompt(asked: Mapping[str, object], defaults: Defaults, *, is_text: bool) -> dict[str, object]:
     """Return the prompt or the messages of a row as fields of a request."""
     messages, prompt, system, adds_system = (asked[name] for name in ASKED)
     if (messages is None) == (prompt is None):
@@ -195,14 +194,14 @@ def _with_system(turns: tuple[Message, ...], system: str | None, defaults: Defau
     return with_system(turns, defaults.system if system is None else system)
 
 
-def _messages(value: Any) -> tuple[Message, ...]:
+def _messages(value: object) -> tuple[Message, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise BadInputError("messages must be a non-empty list of messages")
     messages = with_texts("messages", [*value])
     return tuple(_message(f"messages[{index}]", message) for index, message in enumerate(messages))
 
 
-def _message(where: str, value: Any) -> Message:
+def _message(where: str, value: object) -> Message:
     if not isinstance(value, Mapping):
         raise wrong(where, "be an object with role and content", value)
     if not value.get("role"):

@@ -65,10 +65,10 @@ class Results:
         failure = f"{shown(row.id)} (line {row.line}): {why}"
         return RowResult(self._numbered(_failed(row, why, is_request=is_request), row), failure=failure)
 
-    def _numbered(self, made: dict[str, Any], row: Row | BadRow) -> dict[str, Any]:
+    def _numbered(self, made: dict[str, object], row: Row | BadRow) -> dict[str, object]:
         return {**made, LINE: row.line} if self.numbered else made
 
-    def _own(self, row: Row, answers: Sequence[Sample]) -> dict[str, Any]:
+    def _own(self, row: Row, answers: Sequence[Sample]) -> dict[str, object]:
         parts = [self._sample(row, answer) for answer in answers]
         samples = [{"index": index, **part} for index, part in enumerate(parts)]
         return {
@@ -80,15 +80,15 @@ class Results:
             "digest": row.mark,
         }
 
-    def _sample(self, row: Row, answer: Sample) -> dict[str, Any]:
-        part: dict[str, Any] = {"content": answer.content, **ended_json(answer.finish_reason)}
+    def _sample(self, row: Row, answer: Sample) -> dict[str, object]:
+        part: dict[str, object] = {"content": answer.content, **ended_json(answer.finish_reason)}
         if is_cut_off(row, answer):
             part["cut_off"] = True
         if row.request.logprobs is not None:
             part["logprobs"] = [self._token(event) for event in answer.tokens]
         return part | (answer.stats.as_json() if self.timings else {})
 
-    def _token(self, event: TokenEvent) -> dict[str, Any]:
+    def _token(self, event: TokenEvent) -> dict[str, object]:
         top = [
             {"id": token, "text": self._text(token), "logprob": finite(logprob)}
             for token, logprob in event.top_logprobs
@@ -104,7 +104,7 @@ def is_cut_off(row: Row, answer: Sample) -> bool:
     return row.request.constraint is not None and answer.finish_reason == "length"
 
 
-def id_in(row: Mapping[str, Any]) -> Id:
+def id_in(row: Mapping[str, object]) -> Id:
     """Return the id of a row of the output. Raises ValueError."""
     id = row.get("custom_id") if "custom_id" in row else row.get("id")
     if isinstance(id, str | int):
@@ -112,24 +112,24 @@ def id_in(row: Mapping[str, Any]) -> Id:
     raise ValueError("it has no id")
 
 
-def mark_in(row: Mapping[str, Any]) -> str:
+def mark_in(row: Mapping[str, object]) -> str:
     """Return the mark of the row that an output row answers; empty for an error."""
     if is_failure(row):
         return ""
     return openai.mark_in(row) if "custom_id" in row else str(row.get("digest") or "")
 
 
-def is_of_bad_line(row: Mapping[str, Any]) -> bool:
+def is_of_bad_line(row: Mapping[str, object]) -> bool:
     """True if an output row reports a bad line of the input."""
     return is_failure(row) and isinstance(row.get("line"), int)
 
 
-def is_failure(row: Mapping[str, Any]) -> bool:
+def is_failure(row: Mapping[str, object]) -> bool:
     """True if an output row is an error."""
     return row.get("error") is not None or openai.is_refusal(row)
 
 
-def _failed(row: Row | BadRow, why: str, *, is_request: bool) -> dict[str, Any]:
+def _failed(row: Row | BadRow, why: str, *, is_request: bool) -> dict[str, object]:
     if row.form != "own":
         return openai.failed(row.id, why, is_request=is_request)
     return {"id": row.id, "error": {"message": why, "type": openai.INVALID if is_request else openai.FAILED}}

@@ -6,8 +6,8 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from edgespec.batch.input import Figures
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import facts_of
 from edgespec.files.paths import write_whole
@@ -27,8 +27,8 @@ class Sidecar:
     """
 
     seed: int
-    settings: Mapping[str, Any]
-    input: Mapping[str, Any] | None = None
+    settings: Mapping[str, object]
+    input: Figures | None = None
 
     @classmethod
     def read(cls, file: Path) -> Sidecar:
@@ -46,7 +46,7 @@ class Sidecar:
         """Write the sidecar. Raises OSError."""
         write_whole(file, json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n")
 
-    def differences(self, settings: Mapping[str, Any], seed: int | None) -> list[str]:
+    def differences(self, settings: Mapping[str, object], seed: int | None) -> list[str]:
         """Return descriptions of the settings that have changed; a `seed` of None is unchanged."""
         before, now = dict(self.settings), json.loads(json.dumps(settings))
         if seed is not None:
@@ -56,14 +56,14 @@ class Sidecar:
 
 
 def texts_depend_on(
-    model_facts: Mapping[str, Any], request: Request, *, chat: bool, system: str | None, n: int = 1
-) -> dict[str, Any]:
+    model_facts: Mapping[str, object], request: Request, *, chat: bool, system: str | None, n: int = 1
+) -> dict[str, object]:
     """Return all settings that texts depend on, except seeds, as plain data; `model_facts` are those of the model."""
     values = _compared(request) | _compared(request.sampling)
     return {**model_facts, "chat": chat, "system": system or "", "n": n, **values}
 
 
-def _compared(settings: Request | SamplingSettings) -> dict[str, Any]:
+def _compared(settings: Request | SamplingSettings) -> dict[str, object]:
     """Return the values that texts depend on. Some are left out if they are the defaults, as in files of earlier
     versions of edgespec, which did not have them."""
     return {
@@ -73,7 +73,7 @@ def _compared(settings: Request | SamplingSettings) -> dict[str, Any]:
     }
 
 
-def in_few(value: Any) -> str:
+def in_few(value: object) -> str:
     """Return a setting in at most 60 characters."""
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 60 else f"{text[:57]}..."

@@ -41,7 +41,7 @@ class Fields:
     def __contains__(self, name: str) -> bool:
         return name in self._left
 
-    def take(self, name: str, default: Any = None) -> object:
+    def take(self, name: str, default: object = None) -> object:
         """Take a value without a check."""
         return self._left.pop(name, default)
 
@@ -90,7 +90,7 @@ class Fields:
         """Take an object, and return its fields."""
         return Fields(self.mapping(name), where=name_in(self._where, name))
 
-    def _checked(self, name: str, default: Any, is_valid: Callable[[Any], bool], must: str) -> Any:
+    def _checked(self, name: str, default: object, is_valid: Callable[[object], bool], must: str) -> Any:
         value = self.take(name, default)
         if not is_valid(value):
             raise wrong(name_in(self._where, name), must, value)
@@ -125,7 +125,7 @@ def take_bans(fields: dict[str, object]) -> None:
         fields["logit_bias"] = [*_pairs(fields.get("logit_bias")), *_bans(banned)]
 
 
-def _bans(given: object) -> list[tuple[Any, bool]]:
+def _bans(given: object) -> list[tuple[object, bool]]:
     """Return biases for banned tokens, which text front ends send as a list, or as a text with commas."""
     ids = given.split(",") if isinstance(given, str) else given
     if not isinstance(ids, list) or not all(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import facts_of
@@ -20,7 +20,7 @@ from edgespec.settings import shown
 
 MOST_NOTES = 8
 MOST_OBJECTS = 100_000  # in a body
-EMPTY: tuple[Any, ...] = (False, "", [], {})
+EMPTY: tuple[object, ...] = (False, "", [], {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Field:
     """
 
     use: Literal["read", "harmless", "only"]
-    values: tuple[Any, ...] = ()
+    values: tuple[object, ...] = ()
     inner: Mapping[str, Field] | None = None
 
 
@@ -55,7 +55,7 @@ def harmless(*words: str) -> dict[str, Field]:
     return _all(words, Field("harmless"))
 
 
-def only(**values: tuple[Any, ...]) -> dict[str, Field]:
+def only(**values: tuple[object, ...]) -> dict[str, Field]:
     return {name: Field("only", allowed) for name, allowed in values.items()}
 
 

@@ -27,7 +27,7 @@ def chat_messages(given: object) -> tuple[Message, ...]:
     return tuple(message_in(f"messages[{index}]", message) for index, message in enumerate(given))
 
 
-def check_count(messages: Sequence[Any], most: int) -> None:
+def check_count(messages: Sequence[object], most: int) -> None:
     """Raise BadInputError if there are too many messages for a context of `most` tokens, or for a request."""
     if len(messages) > most:
         raise BadInputError(f"{len(messages)} messages do not fit into a context of {most} tokens", "messages")

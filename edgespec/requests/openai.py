@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from edgespec.events import TokenEvent, ended_json
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError
@@ -145,7 +145,7 @@ def _mark(id: Id | None) -> str:
 
 
 def _choice(row: Row, answer: Sample, token_bytes: TokenBytes, *, is_chat: bool) -> dict[str, object]:
-    logprobs: dict[str, Any] | None = None
+    logprobs: Mapping[str, object] | None = None
     if row.request.logprobs is not None and is_chat:
         logprobs = {"content": [token_logprob(event, token_bytes) for event in answer.tokens], "refusal": None}
     elif row.request.logprobs is not None:
@@ -155,13 +155,22 @@ def _choice(row: Row, answer: Sample, token_bytes: TokenBytes, *, is_chat: bool)
     return {**said, "logprobs": logprobs, **ended_json(answer.finish_reason)}
 
 
-def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> dict[str, Any]:
+class TokenLogprob(TypedDict):
+    """The log-probability of a token in the format of Chat Completions, and those of its alternatives."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+    top_logprobs: NotRequired[list[TokenLogprob]]
+
+
+def token_logprob(event: TokenEvent, token_bytes: TokenBytes) -> TokenLogprob:
     """Return the log-probabilities of a token in the format of Chat Completions."""
     top = [_with_bytes(token_bytes(token), logprob) for token, logprob in event.top_logprobs]
     return {**_with_bytes(token_bytes(event.id), event.logprob), "top_logprobs": top}
 
 
-def _with_bytes(token: bytes, logprob: float | None) -> dict[str, object]:
+def _with_bytes(token: bytes, logprob: float | None) -> TokenLogprob:
     return {"token": token_text(token), "logprob": finite(logprob), "bytes": list(token)}
 
 
@@ -174,7 +183,7 @@ def token_text(token: bytes) -> str:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in token)
 
 
-def text_logprobs(tokens: Sequence[TokenEvent], token_bytes: TokenBytes, start: int = 0) -> dict[str, list[Any]]:
+def text_logprobs(tokens: Sequence[TokenEvent], token_bytes: TokenBytes, start: int = 0) -> dict[str, Sequence[object]]:
     """Return log-probabilities in the format of Completions, a list for each figure.
 
     Offsets count the characters of the answer, of which `start` were returned before.

@@ -57,12 +57,12 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-Converter = Callable[[str, Any], Any]
+Converter = Callable[[str, object], object]
 """Returns the value of a named setting as the request has it. Raises BadInputError."""
 
 
-def _checked(is_valid: Callable[[Any], bool], must: str) -> Converter:
-    def convert(name: str, value: object) -> Any:
+def _checked(is_valid: Callable[[object], bool], must: str) -> Converter:
+    def convert(name: str, value: object) -> object:
         if not is_valid(value):
             raise wrong(name, must, value)
         return value
@@ -171,19 +171,19 @@ SETTINGS = tuple(name for name in CONVERTERS if name not in (*CONSTRAINTS, "logp
 
 # --- constraints, under the names of OpenAI, vLLM and llama.cpp's server ---------------------------------------------
 
-Reader = Callable[[str, Any], tuple[str, Any]]
+Reader = Callable[[str, object], tuple[str, object]]
 """Reads the value of a named field. Returns the constraint as a setting and its value. Raises BadInputError."""
 
 OBJECT = {"type": "object"}
 _SIGN = re.compile(r"([\\.+*?()|\[\]{}^$#&~/-])")
 
 
-def take_constraint(fields: dict[str, Any]) -> dict[str, Any]:
+def take_constraint(fields: dict[str, object]) -> dict[str, object]:
     """Remove all fields that constrain the answer from `fields`, and return the constraint as a setting by its name.
 
     An empty constraint, such as `{"json_schema": ""}`, removes the default one. Raises BadInputError.
     """
-    found: dict[str, tuple[str, Any]] = {}
+    found: dict[str, tuple[str, object]] = {}
     for name in (*CONSTRAINTS, *_READERS):
         if name in fields:
             value = fields.pop(name)
@@ -194,7 +194,7 @@ def take_constraint(fields: dict[str, Any]) -> dict[str, Any]:
     return dict([found[name] for name in constraints] or [*found.values()][:1])
 
 
-def _response_format(name: str, value: object) -> tuple[str, Any]:
+def _response_format(name: str, value: object) -> tuple[str, object]:
     format = object_in(value)
     kind = format.get("type")
     if kind == "text":
@@ -211,14 +211,14 @@ def _as(kind: Constraint) -> Reader:
     return lambda name, value: (kind, value)
 
 
-def _choice(name: str, value: object) -> tuple[str, Any]:
+def _choice(name: str, value: object) -> tuple[str, object]:
     """Return an expression that matches one of several texts."""
     if not isinstance(value, list) or not value or not all(isinstance(text, str) and text for text in value):
         raise wrong(name, "be a list of texts", value)
     return "regex", "|".join(_SIGN.sub(r"\\\1", text) for text in value)
 
 
-def _structured_outputs(name: str, value: object) -> tuple[str, Any]:
+def _structured_outputs(name: str, value: object) -> tuple[str, object]:
     if not isinstance(value, Mapping):
         raise wrong(name, "be an object", value)
     kinds = [kind for kind in _STRUCTURES if value.get(kind) not in (None, False)]
