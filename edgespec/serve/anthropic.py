@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from edgespec.dialects.calls import AnyCall, CallPiece, CutCall, ToolCall
 from edgespec.requests.bad_input import BadInputError, JsonObject, object_in, wrong
@@ -158,7 +158,7 @@ def _blocks(where: str, given: object) -> list[dict[str, object]]:
     return blocks
 
 
-def _choice(given: Fields) -> dict[str, Any]:
+def _choice(given: Fields) -> dict[str, object]:
     alone, kind = given.flag("disable_parallel_tool_use"), given.take("type")
     parallel = {"parallel_tool_calls": False} if alone else {}
     if kind == "tool":
@@ -276,7 +276,7 @@ class MessageObject(BlockObject):
     def _delta(self, kind: str, **what: str) -> Event:
         return {"type": "content_block_delta", "index": self._number, "delta": {"type": kind, **what}}
 
-    def _begin(self, block: dict[str, Any]) -> Events:
+    def _begin(self, block: JsonObject) -> Events:
         yield from self._close()
         self._is_open = True
         self._blocks.append(dict(block))

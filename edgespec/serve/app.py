@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from time import perf_counter_ns
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from starlette.applications import Starlette
@@ -246,7 +246,7 @@ def _pooling(style: type[VectorsObject]) -> Handler:
 
 
 def _asking(
-    question: Callable[[JsonObject, Served], Awaitable[Any]],
+    question: Callable[[JsonObject, Served], Awaitable[object]],
     fields: Known,
     names: Names = MappingProxyType({}),
 ) -> Handler:
@@ -303,7 +303,7 @@ async def root(server: Server, request: Request) -> Response:
     return PlainTextResponse("edgespec is running\n")
 
 
-def _describing(describe: Callable[[Place], Any]) -> Handler:
+def _describing(describe: Callable[[Place], object]) -> Handler:
     async def handler(server: Server, request: Request) -> Response:
         return json_response(await _from_files(partial(describe, await _place(server, request))))
 

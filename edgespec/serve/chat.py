@@ -40,7 +40,7 @@ class End:
     n_tokens: int
     cut: str = ""
     n_reasoning: int = 0
-    more: Mapping[str, str] = field(default_factory=dict)
+    more: JsonObject = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +206,14 @@ class Writer(EventStyle, ABC):
         return True
 
     @abstractmethod
-    def whole(self) -> Any:
+    def whole(self) -> object:
         """Return the object of all answers, which have ended."""
 
     @abstractmethod
-    def chunks(self, piece: Piece) -> Iterable[dict[str, Any]]:
+    def chunks(self, piece: Piece) -> Iterable[dict[str, object]]:
         """Return the chunks of a piece."""
 
-    def rest(self) -> Iterable[dict[str, Any]]:
+    def rest(self) -> Iterable[dict[str, object]]:
         """Return the chunks after the last piece."""
         return ()
 
@@ -243,7 +243,7 @@ class BlockObject(Writer):
         for _ in self.chunks(piece):
             pass
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         return self.object
 
     @staticmethod

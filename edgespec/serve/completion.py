@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from edgespec.events import TokenEvent
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, wrong
@@ -65,7 +65,7 @@ class CompletionObject(Writer):
         names = body.get("response_fields")
         self._fields: Sequence[str] = names if isinstance(names, list) else ()
 
-    def whole(self) -> Any:
+    def whole(self) -> object:
         made = [
             self._wanted(
                 self._last(index, "".join(answer.texts), _ids(answer.tokens) if self._returns_tokens else [])
@@ -75,7 +75,7 @@ class CompletionObject(Writer):
         ]
         return made[0] if len(made) == 1 else made
 
-    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+    def chunks(self, piece: Piece) -> Iterator[dict[str, object]]:
         self.take(piece)
         if piece.progress is not None:
             part = {"index": piece.index, "content": "", "tokens": [], "stop": False}
@@ -127,8 +127,8 @@ class CompletionObject(Writer):
         for event in tokens:
             known = token_logprob(event, self.call.token_bytes)
             others = zip(event.top_logprobs, known["top_logprobs"], strict=True)
-            top = [{"id": id} | other for (id, _), other in others]
-            made.append({"id": event.id} | known | {"top_logprobs": top})
+            top = [{"id": id, **other} for (id, _), other in others]
+            made.append({"id": event.id, **known, "top_logprobs": top})
         return {"completion_probabilities": made}
 
 

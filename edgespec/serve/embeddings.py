@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -171,10 +171,12 @@ class RerankObject(VectorsObject):
         if not isinstance(given, list):
             raise wrong(field, "be a list of texts", given)
         _check_number(field, given)
-        documents: list[Any] = [each.get("text") if isinstance(each, dict) else each for each in given]
-        for index, document in enumerate(documents):
+        documents = list[str]()
+        for index, each in enumerate(given):
+            document = each.get("text") if isinstance(each, dict) else each
             if not isinstance(document, str):
-                raise wrong(f"{field}[{index}]", "be a text, or an object with one", given[index])
+                raise wrong(f"{field}[{index}]", "be a text, or an object with one", each)
+            documents.append(document)
         self.inputs = Inputs(tuple(documents), form.query)
         self._n_top = fields.integer("top_n", len(documents), 1, 2**31 - 1)
         is_returned = form.return_text if self._is_tei else form.return_documents
@@ -195,10 +197,11 @@ class RerankObject(VectorsObject):
             return line(
                 [{"index": at, "score": self._scores[at]} | ({"text": texts[at]} if texts else {}) for at in best]
             )
-        results: list[dict[str, Any]] = [{"index": index, "relevance_score": self._scores[index]} for index in best]
-        if self._documents is not None:
-            for result in results:
-                result["document"] = {"text": self._documents[result["index"]]}
+        results = [
+            {"index": index, "relevance_score": self._scores[index]}
+            | ({"document": {"text": self._documents[index]}} if self._documents is not None else {})
+            for index in best
+        ]
         return line({"object": "list", "model": self.model, "results": results, "usage": _usage(stats)})
 
 
@@ -214,7 +217,7 @@ class OllamaEmbedObject(VectorsObject):
         self._n_dimensions = self._dimensions(fields)
 
     @staticmethod
-    def loaded(model: str, *, is_unloaded: bool) -> dict[str, Any]:
+    def loaded(model: str, *, is_unloaded: bool) -> dict[str, object]:
         """Return the answer to a request that only loads or unloads a model."""
         return {"model": model, "embeddings": []}
 
@@ -236,7 +239,7 @@ class OllamaEmbeddingObject(OllamaEmbedObject):
         self._ask((fields.text("prompt"),), truncate=True)
 
     @staticmethod
-    def loaded(model: str, *, is_unloaded: bool) -> dict[str, Any]:
+    def loaded(model: str, *, is_unloaded: bool) -> dict[str, object]:
         return {"embedding": []}
 
     def take(self, row: Row) -> None:

@@ -9,7 +9,6 @@ import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from edgespec.errors import EdgespecError, ImageError, PromptTooLongError, UsageError
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError
@@ -72,7 +71,7 @@ ANTHROPIC_TYPES = {
 }
 
 
-def anthropic_body(error: ApiError) -> dict[str, Any]:
+def anthropic_body(error: ApiError) -> dict[str, object]:
     """Return an error as Anthropic's clients expect it. Some of them look for Anthropic's words for a prompt that is
     too long, and for an image that cannot be used, which they leave out of the next request."""
     message, counts = error.message, error.more

@@ -10,10 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
+
+if TYPE_CHECKING:
+    from starlette.applications import Starlette
 
 BACKLOG = 1024  # connections that wait to be accepted
 REQUEST_S = 60.0  # for the head of a request to arrive, from the start of a connection or from the first byte
@@ -87,7 +90,7 @@ class Listener(socket.socket):
 
     _closed_until_s = 0.0
 
-    def accept(self) -> tuple[socket.socket, Any]:
+    def accept(self) -> tuple[socket.socket, object]:
         if monotonic() < self._closed_until_s:
             raise BlockingIOError
         try:
@@ -128,7 +131,7 @@ class Server(uvicorn.Server):
             )
 
 
-def uvicorn_server(app: Any, warn: Callable[[str], None] = lambda text: None) -> uvicorn.Server:
+def uvicorn_server(app: Starlette, warn: Callable[[str], None] = lambda text: None) -> uvicorn.Server:
     """Return the HTTP server of an application."""
     # An answer that is cut off because the server stops is not an error.
     logging.getLogger("uvicorn.error").addFilter(lambda record: "CancelledError" not in str(record.exc_info))

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
 
 from edgespec import __version__
 from edgespec.core.setting import facts_of
@@ -125,7 +124,7 @@ def _model(place: Place) -> dict[str, object]:
     return made | {"created": served.created, "status": status, "meta": meta}
 
 
-def props(place: Place) -> dict[str, Any]:
+def props(place: Place) -> dict[str, object]:
     """Return what is loaded, and the settings that a request does not give."""
     served, params = place.living, generation_settings(place.offer.defaults)
     params["seed"] = -1 if place.offer.seed is None else place.offer.seed  # of requests without a seed; -1: random

@@ -15,7 +15,7 @@ from edgespec.requests.fields import Fields
 from edgespec.requests.forms import GenerateFields
 from edgespec.requests.images import image_of
 from edgespec.requests.known_fields import OLLAMA_CHAT, OLLAMA_GENERATE, OLLAMA_SAMPLING
-from edgespec.requests.openai import token_logprob
+from edgespec.requests.openai import TokenLogprob, token_logprob
 from edgespec.serve.chat import Call, Piece, Writer, line
 from edgespec.serve.errors import Names, ollama_body
 from edgespec.serve.openai import chat_of, text_of
@@ -159,7 +159,7 @@ class OllamaChatObject(Writer):
     def has_pieces(self, tool: AnyCall) -> bool:
         return False
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         answer = self.answers[0]
         piece = Piece(0, "".join(answer.texts), "".join(answer.reasoning), end=answer.end, tokens=tuple(answer.tokens))
         return self._part(piece, answer.calls) | self._end(piece)
@@ -172,16 +172,17 @@ class OllamaChatObject(Writer):
             yield self._object(self.call.model) | self._end(piece)
 
     @classmethod
-    def loaded(cls, model: str, *, is_unloaded: bool) -> dict[str, Any]:
+    def loaded(cls, model: str, *, is_unloaded: bool) -> dict[str, object]:
         """Return the answer to a request that only loads or unloads a model."""
         return cls._object(model) | {"done": True, "done_reason": "unload" if is_unloaded else "load"}
 
     @classmethod
-    def _object(cls, model: str, text: str = "", **more: Any) -> dict[str, object]:
+    def _object(cls, model: str, text: str = "", **more: object) -> dict[str, object]:
         """Return an object with a text, and what else the model says."""
         created = datetime.now(UTC).isoformat().replace("+00:00", "Z")
-        said = {"message": {"role": "assistant", "content": text} | more} if cls._is_chat else {"response": text} | more
-        return {"model": model, "created_at": created} | said
+        message = {"role": "assistant", "content": text, **more}
+        said = {"message": message} if cls._is_chat else {"response": text, **more}
+        return {"model": model, "created_at": created, **said}
 
     def _part(self, piece: Piece, calls: list[AnyCall]) -> dict[str, object]:
         said: dict[str, object] = {"thinking": piece.reasoning} if piece.reasoning else {}
@@ -216,11 +217,11 @@ class OllamaObject(OllamaChatObject):
     _is_chat = False
 
 
-def _finite(token: dict[str, Any]) -> dict[str, Any]:
+def _finite(token: TokenLogprob) -> dict[str, object]:
     """Return the log-probabilities of a token with a number for each, as Ollama's clients need them."""
     top = [_finite(other) for other in token.get("top_logprobs", ())]
     more = {"top_logprobs": top} if "top_logprobs" in token else {}
-    return token | {"logprob": LOWEST if token["logprob"] is None else token["logprob"]} | more
+    return {**token, "logprob": LOWEST if token["logprob"] is None else token["logprob"], **more}
 
 
 def _tool_call(call: AnyCall) -> dict[str, object]:

@@ -200,12 +200,12 @@ class ChatObject(Writer):
     def id(self) -> str:
         return self._id
 
-    def whole(self) -> dict[str, Any]:
+    def whole(self) -> dict[str, object]:
         choices = [self._choice(index, answer) for index, answer in enumerate(self.answers)]
         made = self._object("chat.completion" if self._is_chat else "text_completion", choices) | self._totals()
         return made | (self._scores(self.answers[0]) if self._is_chat else {})
 
-    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+    def chunks(self, piece: Piece) -> Iterator[dict[str, object]]:
         index = piece.index
         if self._is_chat and index not in self._begun:
             self._begun.add(index)
@@ -221,22 +221,21 @@ class ChatObject(Writer):
             yield self._chunk(index, what, logprobs=logprobs) | tokens
         if piece.end is not None:
             self.answers[index].end = piece.end
-            last = self._chunk(index, {} if self._is_chat else "", finish_reason=piece.end.reason)
-            last["choices"][0] |= piece.end.more
+            choice = {"index": index, "delta": {}} if self._is_chat else {"index": index, "text": ""}
+            ended = {**choice, "logprobs": None, "finish_reason": piece.end.reason, **piece.end.more}
+            last = self._object(self._chunk_kind, [ended])
             figures: dict[str, object] = {"seed": self.call.requests[index].seed}
             # The chunk with the usage has them too, and some clients (Open WebUI) add up the figures of all chunks.
             if not self.call.include_usage or len(self.answers) > 1:
                 figures["timings"] = timings(piece.end.stats)
             yield last | figures | ({"cut": piece.end.cut} if self.call.returns_tokens else {})
 
-    def rest(self) -> list[dict[str, Any]]:
+    def rest(self) -> list[dict[str, object]]:
         return [self._object(self._chunk_kind, []) | self._totals()] if self.call.include_usage else []
 
-    def _chunk(
-        self, index: int, what: object, *, logprobs: object = None, finish_reason: str | None = None
-    ) -> dict[str, Any]:
+    def _chunk(self, index: int, what: object, *, logprobs: object = None) -> dict[str, object]:
         choice = {"index": index, "delta" if self._is_chat else "text": what, "logprobs": logprobs}
-        return self._object(self._chunk_kind, [choice | {"finish_reason": finish_reason}])
+        return self._object(self._chunk_kind, [choice | {"finish_reason": None}])
 
     @property
     def _chunk_kind(self) -> str:
@@ -291,7 +290,7 @@ class ChatObject(Writer):
             return {"id": tool.id, "type": "custom", "custom": {"name": tool.name, "input": self._tools.input_of(tool)}}
         return {"id": tool.id, "type": "function", "function": {"name": tool.name, "arguments": tool.arguments}}
 
-    def _logprobs(self, index: int, tokens: Sequence[TokenEvent]) -> dict[str, Any]:
+    def _logprobs(self, index: int, tokens: Sequence[TokenEvent]) -> JsonObject:
         if self._is_chat:
             return {"content": [token_logprob(event, self.call.token_bytes) for event in tokens], "refusal": None}
         start = self._lengths[index]
@@ -324,7 +323,7 @@ class ChatObject(Writer):
         }
         return {"usage": usage, "timings": timings(stats), "seed": requests[0].seed}
 
-    def _object(self, kind: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
+    def _object(self, kind: str, choices: list[dict[str, object]]) -> dict[str, object]:
         return {
             "id": self._id,
             "object": kind,

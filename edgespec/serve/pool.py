@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, OutOfMemoryError
@@ -27,6 +27,8 @@ SHOWN = 12  # names in an error
 
 Tell = Callable[[JsonObject], None]
 """Called with an event of a model as plain data: `event` and `model`."""
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Pool:
         self._looked_s = float("-inf")
         self._looking: asyncio.Task[None] | None = None
         self._changing = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[object]] = set()
         self._stop_loading = CancelFlag()
         self.loads, self.unloads, self.deaths = Counter[str](), Counter[str](), Counter[str]()  # by model
         self.is_closing = False
@@ -349,13 +351,13 @@ class Pool:
             if place.served is not None and not place.users and not self.is_closing:
                 await self._unload(place, why)
 
-    def _begin(self, work: Any) -> asyncio.Task[Any]:
+    def _begin(self, work: Coroutine[object, object, Made]) -> asyncio.Task[Made]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
             task.exception()  # those who wait for the task get the error

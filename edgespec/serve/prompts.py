@@ -6,7 +6,7 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypedDict
 
 from edgespec.events import TokenEvent
 from edgespec.requests.bad_input import BadInputError, UnsupportedError, wrong
@@ -23,7 +23,7 @@ FORMS = "a text, or a list of token ids and texts"
 Prompt = str | list[int]
 
 
-def take_prompts(fields: Fields, suffix: str, model: Served, *, special: bool) -> list[dict[str, Any]]:
+def take_prompts(fields: Fields, suffix: str, model: Served, *, special: bool) -> list[PromptFields]:
     """Take `prompt`, and return the prompts as fields of requests. With a suffix, each answer fills the gap between its
     prompt and the suffix. Raises BadInputError."""
     given = fields.take("prompt", "")
@@ -81,7 +81,14 @@ def around_gap(model: Served, field: str, before: list[int], after: list[int]) -
     return [*bos, prefix, *before, suffix, *after, middle]
 
 
-def _fields_of(prompt: Prompt) -> dict[str, Any]:
+class PromptFields(TypedDict, total=False):
+    """A prompt as fields of a `Request`."""
+
+    prompt: str
+    prompt_tokens: tuple[int, ...]
+
+
+def _fields_of(prompt: Prompt) -> PromptFields:
     return {"prompt": prompt} if isinstance(prompt, str) else {"prompt": "", "prompt_tokens": tuple(prompt)}
 
 

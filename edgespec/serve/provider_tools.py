@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator
-from typing import Any
 
 from edgespec.dialects.calls import AnyCall, CallPiece
 from edgespec.requests.bad_input import JsonObject, wrong
@@ -16,7 +15,7 @@ from edgespec.requests.fields import Fields
 Tool = dict[str, object]
 
 
-def take_functions(fields: Fields, kinds: Collection[Any], parameters: str) -> dict[str, object]:
+def take_functions(fields: Fields, kinds: Collection[object], parameters: str) -> dict[str, object]:
     """Take `tools`, and return them as those of a chat. Raises BadInputError.
 
     `kinds` are the types of functions; None is for tools without a type. `parameters` is the name of the field with the

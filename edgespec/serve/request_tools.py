@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Literal, TypedDict
 
-from edgespec.dialects.calls import NAME
+from edgespec.dialects.calls import NAME, Schemas
 from edgespec.dialects.dialect import Dialect
 from edgespec.requests.bad_input import BadInputError, JsonObject, UnsupportedError, object_in, wrong
 from edgespec.requests.fields import Fields
@@ -41,9 +41,20 @@ class Tools:
     """
 
     functions: tuple[JsonObject, ...] = ()
-    schemas: JsonObject | None = None
+    schemas: Schemas | None = None
     must: tuple[str, ...] = ()
     parallel: bool = True
+
+
+class _Function(TypedDict):
+    name: str
+    description: str
+    parameters: dict[str, object]
+
+
+class _Tool(TypedDict):
+    type: Literal["function"]
+    function: _Function
 
 
 def take_tools(fields: Fields) -> Tools:
@@ -69,7 +80,7 @@ def take_tools(fields: Fields) -> Tools:
     return Tools(tuple(functions), schemas, must, parallel)
 
 
-def _function(where: str, given: object, notes: list[str]) -> dict[str, Any] | None:
+def _function(where: str, given: object, notes: list[str]) -> _Tool | None:
     """Return a tool as a function; None for a tool that a provider's own service would run."""
     fields = Fields(object_in(given), where=where)
     kind = fields.take("type", "function")
@@ -101,7 +112,7 @@ def _with_format(description: str, format: Fields) -> str:
     return f"{description}\n\nThe input is a text of this {grammar.text('syntax')} grammar:\n{definition}".lstrip()
 
 
-def _allowed(given: Fields, functions: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+def _allowed(given: Fields, functions: list[_Tool]) -> tuple[str, list[_Tool]]:
     """Return the choice among some of the tools, and these tools. Raises BadInputError."""
     mode = given.choice("mode", ("auto", "required"), "auto")
     tools = given.take("tools", [])

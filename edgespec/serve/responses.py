@@ -128,7 +128,7 @@ def _add(answer: dict[str, Any], where: str, kind: str, fields: Fields) -> None:
         answer["reasoning"] = "\n".join(str(part.get("text", "")) for part in parts)
 
 
-def _call(where: str, kind: str, fields: Fields) -> dict[str, Any]:
+def _call(where: str, kind: str, fields: Fields) -> dict[str, object]:
     """Return a call of a tool. Tools that are not functions are called by the names of their types."""
     id, group = fields.text("call_id"), fields.text("namespace")
     if kind == "custom_tool_call":
@@ -188,7 +188,7 @@ class ResponseObject(BlockObject):
         self._n_events = 0
         self._tools = ClientTools(body)
 
-    def _event(self, kind: str, **what: Any) -> Event:
+    def _event(self, kind: str, **what: object) -> Event:
         self._n_events += 1
         return {"type": kind, "sequence_number": self._n_events - 1, **what}
 
@@ -223,15 +223,15 @@ class ResponseObject(BlockObject):
         yield self._event("response.custom_tool_call_input.done", **self._where(), input=said)
         yield from self._close()
 
-    def _where(self) -> dict[str, Any]:
+    def _where(self) -> dict[str, object]:
         return {"item_id": self._blocks[-1]["id"], "output_index": self._number}
 
     def _more(self, kind: str, text: str) -> Events:
         is_message = kind == "message"
         part = "output_text" if is_message else "reasoning_text"
-        logprobs: dict[str, Any] = {"logprobs": []} if is_message else {}
+        logprobs: dict[str, list[object]] = {"logprobs": []} if is_message else {}
         if not self._is_open or self._blocks[-1]["type"] != kind:
-            about: dict[str, Any] = {"role": "assistant"} if is_message else {"summary": []}
+            about: dict[str, object] = {"role": "assistant"} if is_message else {"summary": []}
             yield from self._begin(kind, "msg" if is_message else "rs", about | {"content": []})
             empty = {"type": part, "text": "", **({"annotations": []} if is_message else {}), **logprobs}
             yield self._event("response.content_part.added", **self._where(), content_index=0, part=dict(empty))
@@ -258,7 +258,7 @@ class ResponseObject(BlockObject):
             yield self._event("response.content_part.done", **where, part=part)
         yield self._event("response.output_item.done", output_index=self._number, item=item)
 
-    def _ended(self, end: End) -> dict[str, Any]:
+    def _ended(self, end: End) -> dict[str, object]:
         is_whole = end.reason != "length"
         usage = {
             "input_tokens": end.stats.prompt_tokens,
@@ -278,6 +278,6 @@ class ResponseObject(BlockObject):
         yield self._event(f"response.{self.object['status']}", response=self.object)
 
     @staticmethod
-    def error(error: ApiError) -> dict[str, Any]:
+    def error(error: ApiError) -> dict[str, object]:
         """Return an error as an event that also has OpenAI's error object, for clients that look for one."""
         return {"type": "error", "message": error.message, "code": error.code, "param": error.param, **error.body()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, suppress
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -25,7 +25,7 @@ class ClientLeft(Exception):  # noqa: N818 - nothing went wrong
     """The client has closed the connection."""
 
 
-async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> Made:
+async def while_connected(receive: Receive, work: Coroutine[object, object, Made]) -> Made:
     """Return the result of `work`. When the client leaves, cancel the work and raise ClientLeft."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_cancel_when_left(receive, task))
@@ -41,7 +41,7 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, Made]) -> 
         await asyncio.gather(task, gone, return_exceptions=True)
 
 
-async def _cancel_when_left(receive: Receive, task: asyncio.Task[Any]) -> None:
+async def _cancel_when_left(receive: Receive, task: asyncio.Task[object]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     task.cancel()

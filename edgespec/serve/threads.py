@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from edgespec.cancel import CancelFlag
 
@@ -55,7 +55,7 @@ async def emitted(
         await asyncio.wait({ended})
 
 
-def _run(work: Callable[[], Any], done: asyncio.Future[Any], room: asyncio.Semaphore | None) -> None:
+def _run(work: Callable[[], object], done: asyncio.Future[object], room: asyncio.Semaphore | None) -> None:
     try:
         settle = partial(_settle, done, room, work(), None)
     except BaseException as error:
@@ -64,7 +64,9 @@ def _run(work: Callable[[], Any], done: asyncio.Future[Any], room: asyncio.Semap
         done.get_loop().call_soon_threadsafe(settle)
 
 
-def _settle(done: asyncio.Future[Any], room: asyncio.Semaphore | None, made: Any, error: BaseException | None) -> None:
+def _settle(
+    done: asyncio.Future[object], room: asyncio.Semaphore | None, made: object, error: BaseException | None
+) -> None:
     if room is not None:
         room.release()
     if done.done():  # the caller has left

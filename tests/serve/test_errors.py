@@ -14,7 +14,7 @@ import pytest
 from serving import Serving
 
 from edgespec.errors import GenerationError, PromptTooLongError
-from edgespec.requests.bad_input import BadInputError
+from edgespec.requests.bad_input import BadInputError, object_in
 from edgespec.serve import app, native
 from edgespec.serve.errors import ApiError, anthropic_body, error_for, sent_as
 from edgespec.serve.openai import ChatObject
@@ -72,7 +72,8 @@ def test_an_overflow_whose_tokens_were_not_counted_is_one_too(said: str) -> None
     assert error.code == "context_length_exceeded"
     assert error.message.startswith("This model's maximum context length is ")
     assert "n_prompt_tokens" not in error.more
-    assert anthropic_body(error)["error"]["message"].startswith("prompt is too long: ")
+    message = object_in(anthropic_body(error)["error"])["message"]
+    assert str(message).startswith("prompt is too long: ")
 
 
 # --- fields by the names that were sent -------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from serving import Serving, posted
 
+from edgespec.requests.bad_input import object_in
 from edgespec.serve.native import props
 from edgespec.serve.pool import Offer, Place
 from edgespec.settings import LoadSettings, Request
@@ -131,7 +132,8 @@ def test_a_completion_has_the_settings_it_was_made_with(server: Serving) -> None
 def test_properties_name_the_seed_of_requests_without_one() -> None:
     for seed, named in ((None, -1), (11, 11)):
         offer = Offer("m", LoadSettings(model="m.gguf"), Request(), seed=seed)
-        assert props(Place(offer))["default_generation_settings"]["params"]["seed"] == named
+        settings = object_in(props(Place(offer))["default_generation_settings"])
+        assert object_in(settings["params"])["seed"] == named
 
 
 def test_a_message_is_continued_or_a_new_one_begins(server: Serving) -> None:

@@ -16,14 +16,14 @@ from edgespec.serve.request_tools import take_arguments
 
 CHAT = "/v1/chat/completions"
 pytestmark = [pytest.mark.native, pytest.mark.cli]
-PLACE = {
+PLACE: dict[str, object] = {
     "type": "object",
     "properties": {"city": {"type": "string", "enum": ["Paris", "Rome"]}},
     "required": ["city"],
     "additionalProperties": False,
 }
-WRITE = {"type": "object", "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}}}
-SCHEMAS = {"weather": PLACE, "write": WRITE}
+WRITE: dict[str, object] = {"type": "object", "properties": {"path": {"type": "string"}, "lines": {"type": "integer"}}}
+SCHEMAS: dict[str, dict[str, object]] = {"weather": PLACE, "write": WRITE}
 TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": PLACE}}]
 ASKED = [{"role": "user", "content": "Weather in Rome?"}]
 TALK = [
