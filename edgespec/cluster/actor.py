@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from typing import Any
+from typing import Generic, TypeVar
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
@@ -25,18 +25,20 @@ from edgespec.runtime.worker import Worker
 from edgespec.runtime.worker.restarted import RestartedWorker
 from edgespec.settings import AUTO_DRAFT, LoadSettings, Request
 
+Value = TypeVar("Value")
+
 
 @dataclass(frozen=True, slots=True)
-class ActorReply:
+class ActorReply(Generic[Value]):
     """The reply to the driver: a value or an error, and new notes of the worker.
 
     Ray would wrap an error that is raised, so it is returned.
     """
 
-    value: Any = None
+    value: Value | EdgespecError
     notes: tuple[str, ...] = ()
 
-    def result(self) -> Any:
+    def result(self) -> Value:
         """Return the value, or raise the error."""
         if isinstance(self.value, EdgespecError):
             raise self.value
@@ -53,7 +55,7 @@ class Survey:
     missing: tuple[str, ...]  #: models that have to be downloaded
 
 
-def survey(settings: LoadSettings) -> ActorReply:
+def survey(settings: LoadSettings) -> ActorReply[Survey]:
     """Return the properties of this node, or ModelNotFoundError if there is no such model."""
     from edgespec.llama import library
 
@@ -86,23 +88,23 @@ class Actor:
     async def ping(self) -> None:
         """Do nothing: a reply shows that the actor runs."""
 
-    async def introduce(self) -> ActorReply:
+    async def introduce(self) -> ActorReply[tuple[dict[str, object], ModelInfo]]:
         """Load the model, and return what texts depend on, and its description."""
 
-        async def introduced() -> tuple[dict[str, Any], ModelInfo]:
+        async def introduced() -> tuple[dict[str, object], ModelInfo]:
             model = await self._ready()
             header = await asyncio.to_thread(lambda: check_model(resolve(self._settings.model).path))
             return text_facts(header, self._settings), model.info
 
         return await self._told(introduced)
 
-    async def check_settings(self, request: Request) -> ActorReply:
+    async def check_settings(self, request: Request) -> ActorReply[None]:
         async def checked() -> None:
             await asyncio.to_thread((await self._ready()).check_settings, request)
 
         return await self._told(checked)
 
-    async def answer(self, request: Request) -> ActorReply:
+    async def answer(self, request: Request) -> ActorReply[list[TokenEvent]]:
         """Return the events of an answer, or LostError if the model cannot be loaded."""
 
         async def answered() -> list[TokenEvent]:
@@ -124,9 +126,9 @@ class Actor:
         if self._model is not None:
             await asyncio.to_thread(self._model.close)
 
-    async def _told(self, work: Callable[[], Awaitable[Any]]) -> ActorReply:
+    async def _told(self, work: Callable[[], Awaitable[Value]]) -> ActorReply[Value]:
         try:
-            value = await work()
+            value: Value | EdgespecError = await work()
         except EdgespecError as error:
             value = error
         return ActorReply(value, tuple(self._model.notes.take()) if self._model else ())

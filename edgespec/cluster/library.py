@@ -13,10 +13,10 @@ import socket
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
-from typing import Any
+from typing import Any, TypedDict, TypeVar
 from urllib.parse import urlsplit
 
 from edgespec.errors import GenerationError, UsageError
@@ -45,6 +45,18 @@ def checked_address(over: str) -> str:
         package = "ray[client]" if host else "ray"
         raise UsageError(what, hint=f"{sys.executable} -m pip install '{package}>=2.50,<3'")
     return f"ray://{host}:{port or CLIENT_PORT}" if host else ""
+
+
+Value = TypeVar("Value")
+
+
+class Node(TypedDict):
+    """A node of the cluster, as Ray describes it."""
+
+    NodeID: str
+    NodeManagerAddress: str
+    Alive: bool
+    Resources: dict[str, float]
 
 
 class Ray:
@@ -92,21 +104,22 @@ class Ray:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = ""
 
-    def nodes(self) -> list[dict[str, Any]]:
+    def nodes(self) -> list[Node]:
         """Return the nodes that are alive."""
         return [node for node in self.api.nodes() if node["Alive"]]
 
-    def call(self, node: str, function: Any, *args: Any, timeout_s: float) -> Any:
+    def call(self, node: str, function: Callable[..., Value], *args: object, timeout_s: float) -> Value:
         """Call a function on a node, which may be busy, and return its result. Raises its errors, and those of Ray."""
         task = self.api.remote(num_cpus=0, max_retries=0)(function).options(scheduling_strategy=self._at(node))
-        return self.api.get(task.remote(*args), timeout=timeout_s)
+        value: Value = self.api.get(task.remote(*args), timeout=timeout_s)
+        return value
 
-    def actor(self, node: str, kind: type, *args: Any, cpus: float, gpus: float) -> Any:
+    def actor(self, node: str, kind: type, *args: object, cpus: float, gpus: float) -> Any:
         """Start an actor on a node; Ray restarts it there when its process ends."""
         options = {"num_cpus": cpus, "num_gpus": gpus, "max_restarts": -1, "max_task_retries": 0}
         return self.api.remote(kind).options(**options, scheduling_strategy=self._at(node)).remote(*args)
 
-    def cancel(self, asked: Any) -> None:
+    def cancel(self, asked: object) -> None:
         """Cancel what was asked of an actor, if it still runs."""
         with suppress(Exception):
             self.api.cancel(asked)
@@ -115,7 +128,7 @@ class Ray:
         """True if an actor with this error will not be restarted."""
         return not isinstance(error, self.api.exceptions.ActorUnavailableError | self.api.exceptions.GetTimeoutError)
 
-    def _at(self, node: str) -> Any:
+    def _at(self, node: str) -> object:
         strategies = importlib.import_module("ray.util.scheduling_strategies")
         return strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
@@ -132,7 +145,7 @@ class Ray:
             raise GenerationError("cannot join the Ray cluster", why=_first_line(error)) from error
         return True
 
-    def _init(self, address: str, **more: Any) -> None:
+    def _init(self, address: str, **more: object) -> None:
         self.api.init(
             address=address, log_to_driver=False, configure_logging=False, logging_level=logging.CRITICAL, **more
         )

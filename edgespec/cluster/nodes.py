@@ -15,9 +15,10 @@ from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.closable import Closable
-from edgespec.cluster.actor import Actor, ActorReply, Survey, survey
-from edgespec.cluster.library import Ray
+from edgespec.cluster.actor import Actor, ActorReply, survey
+from edgespec.cluster.library import Node, Ray, Value
 from edgespec.errors import EdgespecError, GenerationError, LostError, ModelNotFoundError, UsageError
+from edgespec.events import TokenEvent
 from edgespec.llm.fleet import POLL_S, Arrived, started
 from edgespec.llm.info import ModelInfo
 from edgespec.llm.notes import Notes
@@ -40,7 +41,9 @@ class Nodes(Closable):
     note. Missing models are downloaded with `may_download`.
     """
 
-    def __init__(self, ray: Ray, settings: LoadSettings, depend_on: Mapping[str, Any], *, may_download: bool) -> None:
+    def __init__(
+        self, ray: Ray, settings: LoadSettings, depend_on: Mapping[str, object], *, may_download: bool
+    ) -> None:
         self.notes = Notes()
         self.ray, self.depend_on = ray, dict(depend_on)
         self.settings, self._may_download = settings, may_download
@@ -118,7 +121,7 @@ class Nodes(Closable):
             self._has_looked = True
             sleep(LOOK_S)
 
-    def _welcome(self, node: Mapping[str, Any]) -> None:
+    def _welcome(self, node: Node) -> None:
         id, name = str(node["NodeID"]), f"node {node['NodeManagerAddress']}"
         if name in self._names.values():  # of another node at this address
             name = f"{name} ({id[:6]})"
@@ -151,7 +154,7 @@ class Nodes(Closable):
             with self._lock:
                 self._n_coming -= 1
 
-    def _survey(self, node: Mapping[str, Any], name: str) -> None:
+    def _survey(self, node: Node, name: str) -> None:
         """Check that the node gives the same texts, and start its actors."""
         id, here = node["NodeID"], metadata.version("edgespec")
         try:  # a function of Python, which exists on every node
@@ -160,8 +163,7 @@ class Nodes(Closable):
             raise UsageError(f"edgespec is not installed on {name}", hint=f"version {here} is needed there") from error
         if there != here:
             raise UsageError(f"{name} has edgespec {there}", why=f"this machine has {here}", hint="install the same")
-        told: ActorReply = self.ray.call(id, survey, self.settings, timeout_s=SURVEY_S)
-        found: Survey = told.result()
+        found = self.ray.call(id, survey, self.settings, timeout_s=SURVEY_S).result()
         if found.missing and not self._may_download:
             raise ModelNotFoundError(
                 f"{', '.join(found.missing)} is not on {name}",
@@ -212,7 +214,7 @@ class NodeMember:
     def __init__(self, nodes: Nodes, node: str, actor: Any, name: str) -> None:
         self.node, self.actor, self.name, self.info = node, actor, name, ModelInfo("")
         self.settings, self.own_settings = nodes.settings, own_settings(nodes.settings.model)
-        self.texts_depend_on: Mapping[str, Any] = nodes.depend_on
+        self.texts_depend_on: Mapping[str, object] = nodes.depend_on
         self._nodes, self._ray = nodes, nodes.ray
 
     def close(self) -> None:
@@ -226,7 +228,8 @@ class NodeMember:
         """
         while True:
             try:
-                depend_on, self.info = self._heard(self._patiently(self.actor.introduce.remote()))
+                told: ActorReply[tuple[dict[str, object], ModelInfo]] = self._patiently(self.actor.introduce.remote())
+                depend_on, self.info = self._heard(told)
                 break
             except Exception as error:
                 if isinstance(error, EdgespecError) or self._ray.is_final(error) or self._nodes.is_closed:
@@ -238,7 +241,7 @@ class NodeMember:
             why = f"{name} is {depend_on.get(name)!r} there, {here.get(name)!r} here"
             raise UsageError(f"{self.name} would not give the same texts", why=why)
 
-    def _patiently(self, asked: Any) -> Any:
+    def _patiently(self, asked: object) -> Any:
         """Return the reply of an actor, and wait for it as long as its node is alive."""
         while not self._ray.api.wait([asked], timeout=LOOK_S)[0]:
             if self._nodes.is_closed or not self._nodes.has(self.node):
@@ -253,7 +256,7 @@ class NodeMember:
         """Ask for an answer, and pass all its events to `put`."""
         begun: Future[None] = Future()
 
-        def arrived(told: Future[ActorReply]) -> None:
+        def arrived(told: Future[ActorReply[list[TokenEvent]]]) -> None:
             if begun.cancelled():
                 return
             try:
@@ -288,13 +291,13 @@ class NodeMember:
             why = "its actor has ended" if self._nodes.has(self.node) else "it has left the cluster"
             raise LostError(why) from error
 
-    def _heard(self, told: ActorReply) -> Any:
+    def _heard(self, told: ActorReply[Value]) -> Value:
         for note in told.notes:
             self._nodes.note(self.name, note)
         return told.result()
 
 
-def _size(node: Mapping[str, Any], resource: str) -> float:
+def _size(node: Node, resource: str) -> float:
     return float(node["Resources"].get(resource, 0))
 
 

@@ -54,7 +54,7 @@ class Member(Protocol):
     @property
     def own_settings(self) -> Mapping[str, Any]: ...
     @property
-    def texts_depend_on(self) -> Mapping[str, Any]: ...
+    def texts_depend_on(self) -> Mapping[str, object]: ...
     def close(self) -> None: ...
     def check_settings(self, request: Request) -> None:
         """Raise UsageError if the model does not support the settings of a request."""
@@ -207,7 +207,7 @@ class Fleet(Loop, Model):
     def info(self) -> ModelInfo:
         return self._first.info
 
-    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, name: str, *args: object, **keywords: object) -> Any:
         raise UsageError("the members of a fleet cannot be asked this", why=f"{name} is for one model")
 
     @property

@@ -67,7 +67,7 @@ class ModelInfo:
     server: str = ""
     models: tuple[str, ...] = ()
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the description as plain data."""
         plain = asdict(self)
         if not self.server:
@@ -75,13 +75,13 @@ class ModelInfo:
         return plain
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> ModelInfo:
+    def from_json(cls, plain: Mapping[str, object]) -> ModelInfo:
         """Return the description that `as_json` made plain data, without unknown fields of other versions."""
         names = {each.name for each in fields(cls)}
         return cls(**{name: _value(value) for name, value in plain.items() if name in names})
 
 
-def _value(value: Any) -> Any:
+def _value(value: object) -> Any:
     """Return a value of JSON as a field has it; texts of a server are shown, so they get one line."""
     if isinstance(value, list):
         return tuple(map(_value, value))

@@ -78,7 +78,7 @@ class Model(Closable):
         return self._info
 
     @abstractmethod
-    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, name: str, *args: object, **keywords: object) -> Any:
         """Return what a method of the loaded model returns, such as "prompts.ids", or raise its error."""
 
     @property

@@ -44,7 +44,7 @@ class AnswerOptions(TypedDict, total=False):
     ignore_eos: bool
     repeat_limit: int
     grammar: str
-    json_schema: str | Mapping[str, Any] | bool
+    json_schema: str | Mapping[str, object] | bool
     regex: str
     left: int
     spec_type: str | None
@@ -100,7 +100,7 @@ def chat_request(
     return request_of(options, own, messages=with_system(said, system))
 
 
-def asked(prompt: str | Messages, options: AnswerOptions, own: Mapping[str, Any]) -> Request:
+def asked(prompt: str | Messages, options: AnswerOptions, own: Mapping[str, object]) -> Request:
     """Return the request for the prompt or the messages that were passed to `complete`."""
     return request_of(options, own, prompt=prompt) if isinstance(prompt, str) else chat_request(prompt, options, own)
 

@@ -121,12 +121,12 @@ def named(
 # --- adaptations ------------------------------------------------------------------------------------------------------
 
 
-def _with_fields(message: Message, **fields: Any) -> Message:
+def _with_fields(message: Message, **fields: object) -> Message:
     """Return a message with other fields for the template, such as `tool_calls`."""
     return replace(message, extra=json.dumps(json.loads(message.extra or "{}") | fields, ensure_ascii=False))
 
 
-def _each_call(messages: Sequence[Message], change: Callable[[Any], Any]) -> tuple[Message, ...]:
+def _each_call(messages: Sequence[Message], change: Callable[[object], object]) -> tuple[Message, ...]:
     """Return messages after `change` was applied to the arguments of each call."""
 
     def changed(call: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +147,7 @@ def with_text_arguments(messages: Sequence[Message]) -> tuple[Message, ...]:
     )
 
 
-def _objects(given: Any) -> Any:
+def _objects(given: object) -> object:
     if isinstance(given, str):
         with suppress(ValueError, RecursionError):
             read = json.loads(given or "{}")
@@ -155,7 +155,7 @@ def _objects(given: Any) -> Any:
     return given
 
 
-def _wrapped(given: Any) -> Any:
+def _wrapped(given: object) -> object:
     return given if isinstance(given, dict) else {"input": given}
 
 
@@ -230,7 +230,7 @@ def with_one_system(messages: Sequence[Message]) -> tuple[Message, ...]:
     return (replace(joined(first, "\n\n"), tokens=()), *messages[len(first) :]) if len(first) > 1 else (*messages,)
 
 
-def _field(message: Message, name: str) -> Any:
+def _field(message: Message, name: str) -> object:
     return json.loads(message.extra).get(name) if message.extra else None
 
 

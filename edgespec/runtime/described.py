@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from edgespec.settings import Message, joined, moved
 
@@ -17,7 +16,7 @@ _INTRODUCTION = (
 )
 
 
-def calls_in(message: Message) -> list[dict[str, Any]]:
+def calls_in(message: Message) -> list[dict[str, object]]:
     """Return the tool calls of a message."""
     if '"tool_calls"' not in message.extra:
         return []
@@ -25,7 +24,7 @@ def calls_in(message: Message) -> list[dict[str, Any]]:
     return [call for call in found if isinstance(call, dict)] if isinstance(found, list) else []
 
 
-def described(messages: Sequence[Message], functions: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+def described(messages: Sequence[Message], functions: Sequence[Mapping[str, object]]) -> tuple[Message, ...]:
     """Return messages whose system prompt describes the functions, with calls and results as text."""
     if not functions and not any(message.role == "tool" or calls_in(message) for message in messages):
         return tuple(messages)

@@ -108,7 +108,7 @@ class EmbeddingRuntime(Model):
             threads_batch=self.context.threads_batch,
         )
 
-    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, name: str, *args: object, **keywords: object) -> Any:
         return attrgetter(name)(self)(*args, **keywords)
 
     def waits_for(self, request: Request | Inputs) -> Work:

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 import numpy as np
 
@@ -139,7 +138,7 @@ class DamagedStateError(Exception):
     """The file is damaged or incomplete."""
 
 
-def facts_of(context: Context) -> dict[str, Any]:
+def facts_of(context: Context) -> dict[str, object]:
     """Return all that the bits of a state, and its layout in a file, depend on."""
     return {
         "version": VERSION,
@@ -150,7 +149,7 @@ def facts_of(context: Context) -> dict[str, Any]:
 
 
 def write(
-    folder: BoundedFolder, file: Path, facts: dict[str, Any], slot: Slot, state: State, is_over: Callable[[], bool]
+    folder: BoundedFolder, file: Path, facts: dict[str, object], slot: Slot, state: State, is_over: Callable[[], bool]
 ) -> int:
     """Write the content of `slot`, whose memory is `state`, to a file; returns the number of bytes.
 
@@ -178,7 +177,7 @@ def write(
     return n_bytes
 
 
-def read(file: Path, facts: dict[str, Any], wants: Callable[[Slot, int], bool]) -> tuple[Slot, State] | None:
+def read(file: Path, facts: dict[str, object], wants: Callable[[Slot, int], bool]) -> tuple[Slot, State] | None:
     """Read a file; None if it is not valid here, or not wanted.
 
     `wants` is asked with the tokens and the remaining size before the states are read. Raises OSError,

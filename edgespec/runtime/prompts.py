@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from edgespec.dialects.calls import Schemas, tool_schemas
 from edgespec.dialects.grammar import bare_schema, call_grammar
@@ -159,10 +159,10 @@ class Prompts:
             raise UsageError(f"there is no token {wrong}", why=f"ids go from 0 to {self._model.n_vocab - 1}")
         return [self._model.token_bytes(token, special=True) for token in tokens]
 
-    def _arguments(self, request: Request) -> dict[str, Any]:
+    def _arguments(self, request: Request) -> dict[str, object]:
         """Return the arguments for the template, by the names that it has: a request without reasoning switches it off
         there, and a limit of reasoning may be one of them."""
-        given: dict[str, Any] = json.loads(request.template or "{}")
+        given: dict[str, object] = json.loads(request.template or "{}")
         template, budget = self._template.given(request.template), request.reasoning_budget
         if SWITCH in given or budget == 0:
             value = budget != 0 and given.pop(SWITCH)

@@ -123,7 +123,7 @@ class Runtime(Model):
             switches_thinking=bool(self.prompts.dialect(Request()).dialect.switch),
         )
 
-    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, name: str, *args: object, **keywords: object) -> Any:
         return attrgetter(name)(self)(*args, **keywords)
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
@@ -177,7 +177,7 @@ class Runtime(Model):
 
     def batch(
         self,
-        rows: Iterable[Mapping[str, Any] | None],
+        rows: Iterable[Mapping[str, object] | None],
         *,
         chat: bool | None = None,
         **options: Any,

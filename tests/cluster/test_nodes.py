@@ -69,12 +69,12 @@ class FakeActor:
 
     def do_close(self) -> None: ...
 
-    def do_introduce(self) -> ActorReply:
+    def do_introduce(self) -> ActorReply[tuple[Mapping[str, object], ModelInfo]]:
         if not self._node.is_alive or self.is_killed:
             raise RuntimeError("The actor died\nits node has died")
         return ActorReply((self._node.depend_on, ModelInfo("tiny", sequences=2)), notes=("slow disk",))
 
-    def do_answer(self, request: Request) -> ActorReply:
+    def do_answer(self, request: Request) -> ActorReply[list[TokenEvent]]:
         self._node.n_answers += 1
         if self._node.n_answers > self._node.dies:
             self._node.is_alive = False

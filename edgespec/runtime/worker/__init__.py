@@ -77,7 +77,7 @@ class Worker(Model):
 
     # --- what the process says ----------------------------------------------------------------------------------------
 
-    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, name: str, *args: object, **keywords: object) -> Any:
         return self.loop.call(name, args, keywords, self._within_s)
 
     def draft_with(self, **changes: Unpack[DraftingOptions]) -> None:

@@ -35,6 +35,7 @@ from edgespec.settings import Inputs, LoadSettings, Request
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from edgespec.llm.info import ModelInfo
     from edgespec.runtime.embedding_runtime import EmbeddingRuntime
     from edgespec.runtime.runtime import Runtime, Work
 
@@ -147,7 +148,7 @@ class _Child:
             for threads in self._threads.values():
                 threads.shutdown(cancel_futures=True)
 
-    def send(self, kind: str, value: Any) -> None:
+    def send(self, kind: str, value: object) -> None:
         """Send a message to the parent, with the new notes."""
         with self._sending:
             self._replies.send((kind, value, self._notes.take()))
@@ -223,7 +224,7 @@ class _Child:
             else:
                 stream.put(id, for_users(error))
 
-    def _elsewhere(self, runtime: Loaded, request: Request | Inputs, work: Callable[[Any], None]) -> None:
+    def _elsewhere(self, runtime: Loaded, request: Request | Inputs, work: Callable[[Request | Inputs], None]) -> None:
         """Do some work with a request; in another thread if it takes long, or waits for another process."""
         threads = self._threads.get(runtime.waits_for(request))
         if threads is None:
@@ -237,7 +238,7 @@ class _Child:
         prepared = None if cancel.is_set() else runtime.prepared(request, cancel)
         self._inbox.put((READY, id, None if cancel.is_set() else prepared))
 
-    def _changed(self, runtime: Loaded, stream: Stream, change: Callable[[], Any]) -> tuple[Any, ...]:
+    def _changed(self, runtime: Loaded, stream: Stream, change: Callable[[], object]) -> tuple[LoadSettings, ModelInfo]:
         """Change the model, and return what describes it. Raises UsageError while an answer is generated."""
         while stream.open and all(self._flags[number].is_set() for number in stream.open):
             self._tell(stream.take())  # these were cancelled
@@ -246,14 +247,14 @@ class _Child:
         change()
         return runtime.settings, runtime.info
 
-    def _answer(self, id: int, call: Callable[[], Any]) -> None:
+    def _answer(self, id: int, call: Callable[[], object]) -> None:
         try:
             value = call()
         except Exception as error:
             value = error
         self._reply(id, value)
 
-    def _reply(self, id: int, value: Any) -> None:
+    def _reply(self, id: int, value: object) -> None:
         """Send the value of a call, or its error; not every exception can be pickled."""
         if isinstance(value, Exception) and not isinstance(value, EdgespecError):
             log.debug("a call failed", exc_info=value)

@@ -21,7 +21,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
@@ -44,6 +44,9 @@ from edgespec.runtime.worker.child import (
 )
 from edgespec.runtime.worker.death import LoadingStoppedError, NoReplyError, WorkerDiedError, explained, hung
 from edgespec.settings import LoadSettings
+
+if TYPE_CHECKING:
+    from edgespec.llm.info import ModelInfo
 
 POLL_S = 0.03  # how long a cancel may go unnoticed
 GRACE_S = 3.0  # for a child to save its measurements
@@ -76,7 +79,7 @@ class _Call:
 
     def __init__(self, pipes: Pipes, until_s: float = float("inf")) -> None:
         self._pipes, self._until_s = pipes, until_s
-        self.reply: tuple[Any] | None = None
+        self.reply: tuple[object] | None = None
 
     @property
     def has_news(self) -> bool:
@@ -110,7 +113,7 @@ class Pipes(Loop):
         self._calls = {LOADED: _Call(self)}
         self._start()
 
-    def loaded(self, cancel: CancelFlag) -> Any:
+    def loaded(self, cancel: CancelFlag) -> tuple[LoadSettings, ModelInfo]:
         """Wait until the model is loaded, and return its settings and its `ModelInfo`. Raises its error, or
         LoadingStoppedError."""
         call = self._calls[LOADED]
@@ -119,7 +122,8 @@ class Pipes(Loop):
                 raise LoadingStoppedError(f"loading {self._settings.model} was cancelled")
             self.wait(call)
         self.silence_s = SILENCE_S
-        return call.value()
+        loaded: tuple[LoadSettings, ModelInfo] = call.value()
+        return loaded
 
     def check(self) -> None:
         """Raise UsageError if the model is closed, WorkerDiedError if its process died."""
@@ -127,7 +131,7 @@ class Pipes(Loop):
         if self.death is not None:
             raise self.death.with_traceback(None)
 
-    def call(self, name: str, args: tuple[Any, ...], settings: dict[str, Any], within_s: float) -> Any:
+    def call(self, name: str, args: tuple[object, ...], settings: dict[str, object], within_s: float) -> Any:
         """Return what a method in the child returns, or raise its error; NoReplyError if it takes too long."""
         self.check()
         message, id = pickle.dumps((name, args, settings)), next(self._ids)
@@ -140,7 +144,7 @@ class Pipes(Loop):
         finally:
             self._calls.pop(id, None)
 
-    def add(self, stream: Stream, number: int, what: Any, cancel: CancelFlag) -> None:
+    def add(self, stream: Stream, number: int, what: object, cancel: CancelFlag) -> None:
         message, id = pickle.dumps(what), next(self._ids)
         self.stats = Stats()
         self._asked[id] = _Asked(stream, number, cancel)
@@ -257,7 +261,7 @@ class Pipes(Loop):
     def _start(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.log_file = Path(tempfile.gettempdir()) / f"edgespec-{secrets.token_hex(8)}.log"
-        unsent: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        unsent: queue.SimpleQueue[object] = queue.SimpleQueue()
         self._send = unsent.put  # also called by the garbage collector, which a SimpleQueue allows in any other call
         level = logging.getLogger("edgespec").getEffectiveLevel()
         try:
@@ -307,7 +311,7 @@ class Pipes(Loop):
             self.log_file.unlink()
 
 
-def _send(connection: Connection, unsent: queue.SimpleQueue[Any]) -> None:
+def _send(connection: Connection, unsent: queue.SimpleQueue[object]) -> None:
     """Send messages to the child in order, and close the connection at None.
 
     A pipe holds about 64 KB that are not read yet; so this thread waits for the child, and no caller does.

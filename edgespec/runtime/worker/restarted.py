@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from itertools import count
 from time import monotonic, sleep
-from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.errors import EdgespecError, GenerationError, LostError, for_users
@@ -31,7 +30,7 @@ class RestartedWorker:
     """
 
     name, restarts = "the model", True
-    texts_depend_on: Mapping[str, Any] = {}
+    texts_depend_on: Mapping[str, object] = {}
 
     def __init__(self, open: Callable[[Notes], Worker], cancel: CancelFlag, notes: Notes) -> None:
         self._open, self._cancel, self._notes = open, cancel, notes
