@@ -243,7 +243,13 @@ def rows_of_hub(words: str) -> list[ModelRow]:
     client = session()
     from huggingface_hub import constants
 
-    params = {"search": words, "filter": "gguf", "sort": "downloads", "limit": MOST_RESULTS, "expand": _PROPERTIES}
+    params: dict[str, str | int | list[str]] = {
+        "search": words,
+        "filter": "gguf",
+        "sort": "downloads",
+        "limit": MOST_RESULTS,
+        "expand": _PROPERTIES,
+    }
     try:  # not `HfApi.list_models`, which would wait for ever
         answer = client.get(f"{constants.ENDPOINT}/api/models", params=params, headers=headers(), timeout=SEARCH_S)
         answer.raise_for_status()
@@ -254,7 +260,7 @@ def rows_of_hub(words: str) -> list[ModelRow]:
         raise DownloadError(f"{host()} does not respond like a model hub") from error
 
 
-def _writes_text(result: dict[str, Any]) -> bool:
+def _writes_text(result: dict[str, object]) -> bool:
     """Return whether the hub found a model that writes text, under a name that is a spec."""
     name = str(result["id"])
     with suppress(ModelNotFoundError):

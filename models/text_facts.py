@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from hashlib import sha256
-from typing import Any
 
 from edgespec.errors import UsageError, told_as
 from edgespec.gguf_file.adapters import parse_adapters
@@ -16,10 +15,10 @@ from edgespec.settings import LoadSettings
 N_PROBES, PROBE_BYTES = 64, 4096  # samples of the weights, which are too large to read entirely
 
 
-def text_facts(header: Header, load: LoadSettings) -> dict[str, Any]:
+def text_facts(header: Header, load: LoadSettings) -> dict[str, object]:
     """Return the properties of a loaded model that texts depend on. `header` has all parts of a split target."""
     adapters = [[_digest(read_header(adapter.path)), adapter.scale] for adapter in parse_adapters(load.lora)]
-    made: dict[str, Any] = {"lora": adapters} if adapters else {}
+    made: dict[str, object] = {"lora": adapters} if adapters else {}
     if load.chat_template is not None or load.chat_template_file is not None:
         text = chat_templates(header, load.chat_template, load.chat_template_file).default
         made["chat template"] = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

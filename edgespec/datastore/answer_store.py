@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 from filelock import FileLock
@@ -36,7 +36,17 @@ def store_dir() -> Path:
     return cache_dir() / "answers"
 
 
-def stored() -> list[dict[str, Any]]:
+class StoredAnswers(TypedDict):
+    """The saved answers of a vocabulary; the size of their file in bytes."""
+
+    name: str
+    model: str
+    answers: int
+    tokens: int
+    bytes: int
+
+
+def stored() -> list[StoredAnswers]:
     """Describe the saved answers of each vocabulary as plain data. Files that cannot be read are left out."""
     return [
         {

@@ -17,7 +17,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import numpy as np
 from filelock import FileLock
@@ -39,7 +39,7 @@ MOST_IN_A_FILE = 1 << 24  # when unpacked
 SAVE_EVERY_S = 60.0
 LOCK_S = 2.0
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, NDArray[np.generic]]
 Print = NDArray[np.float32]
 """Numbers that identify a model, as `target_print` returns them."""
 
@@ -65,9 +65,17 @@ def lock() -> FileLock:
     return FileLock(cache_dir() / "successors.lock", timeout=LOCK_S)
 
 
-def stored() -> list[dict[str, Any]]:
+class StoredTable(TypedDict):
+    """The saved table of a model; the size of its file in bytes."""
+
+    model: str
+    contexts: int
+    bytes: int
+
+
+def stored() -> list[StoredTable]:
     """Describe the saved tables as plain data. Files that cannot be read are left out."""
-    found = []
+    found: list[StoredTable] = []
     for file, size in store().files():
         with suppress(Exception):
             about, arrays = read_table(file)
@@ -100,7 +108,7 @@ def read_table(file: Path, own: Print | None = None) -> tuple[dict[str, Any], Ar
         return about, {name: archive[name] for name in archive.files if name != "about"} if is_own else {}
 
 
-def table_bytes(model: Path, own: Print, arrays: Arrays, *, small: bool = True, **about: Any) -> bytes:
+def table_bytes(model: Path, own: Print, arrays: Arrays, *, small: bool = True, **about: object) -> bytes:
     """Return the content of a file with the table of a model that has the print `own`. Compressing it, to make it
     `small`, takes much longer than all else."""
     known = {"version": VERSION, "model": model.name, "print": own.tolist(), **about}

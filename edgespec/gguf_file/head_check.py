@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -294,7 +294,7 @@ def _check_shapes(header: Header) -> None:
             raise _broken(header, f"tensor {name!r} {found}, where {shape} is needed")
 
 
-def read_ids(head: Header) -> np.ndarray[Any, np.dtype[np.int64]]:
+def read_ids(head: Header) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Return int64[V'], the target's token for each row of the output."""
     return _values(head, "d2t", "I64", np.int64)
 

@@ -19,7 +19,7 @@ _SHOWN = 60  # characters
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 STRING, _ARRAY = 8, 9
-_SCALARS: dict[int, np.dtype[Any]] = {  # gguf_type -> numpy type
+_SCALARS: dict[int, np.dtype[np.generic]] = {  # gguf_type -> numpy type
     **dict(enumerate(map(np.dtype, ("u1", "i1", "<u2", "<i2", "<u4", "<i4", "<f4", "?")))),
     **dict(enumerate(map(np.dtype, ("<u8", "<i8", "<f8")), start=10)),
 }
@@ -121,7 +121,7 @@ class Walk:
         return Array(n, start, kind)
 
 
-def _scalar(element: np.generic[Any]) -> Scalar:
+def _scalar(element: np.generic) -> Scalar:
     value: Scalar = element.item()
     return value
 

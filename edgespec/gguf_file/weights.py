@@ -61,7 +61,7 @@ def target_print(header: Header, n_vocab: int = 0) -> NDArray[np.float32]:
     return _print_of(read_rows(header, "token_embd.weight", printed_rows(n_vocab)))
 
 
-def is_copy(embeddings: NDArray[Any], header: Header) -> bool:
+def is_copy(embeddings: NDArray[np.floating], header: Header) -> bool:
     """Return whether token embeddings, [V, D], are those of a model."""
     tensor = header.tensors.get("token_embd.weight")
     if tensor is None or tensor.shape[::-1] != embeddings.shape:

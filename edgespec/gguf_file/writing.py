@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,21 +14,29 @@ from edgespec.files.unfinished import becoming
 from edgespec.gguf_file.header import Header
 
 #: The numbers or bytes of a tensor, row length last, and their type (gguf.GGMLQuantizationType)
-Stored = tuple[NDArray[Any], Any]
+Stored = tuple[NDArray[np.generic], int]
+
+
+class Entry(NamedTuple):
+    """An entry of the metadata, as the arguments of gguf's `add_key_value`: a list has the type of its elements."""
+
+    key: str
+    value: Any
+    type: int
+    element: int | None = None
+
+
 _VALUES = {"str": "STRING", "bool": "BOOL", "int": "UINT32", "float": "FLOAT32", "list": "ARRAY"}
 
 
 def write_file(
     path: Path,
     architecture: str,
-    entries: Iterable[tuple[Any, ...]],
+    entries: Iterable[Entry],
     tensors: Mapping[str, Stored],
     progress: Callable[[float], None] = lambda done: None,
 ) -> None:
-    """Write a file, which appears when it is complete. `entries` are arguments of gguf's `add_key_value`.
-
-    Raises EdgespecError if the file cannot be written.
-    """
+    """Write a file, which appears when it is complete. Raises EdgespecError if the file cannot be written."""
     import gguf  # slow to import, and not needed to load a model
 
     with told_as(EdgespecError, f"cannot write {path}"), becoming(path) as unfinished:
@@ -53,15 +61,15 @@ def write_file(
             writer.close()
 
 
-def typed(values: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+def typed(values: Mapping[str, object]) -> Iterator[Entry]:
     """Yield entries for plain values: texts, numbers, and lists of them."""
     from gguf import GGUFValueType
 
     for key, value in values.items():
-        yield key, value, GGUFValueType[_VALUES[value.__class__.__name__]]
+        yield Entry(key, value, GGUFValueType[_VALUES[value.__class__.__name__]])
 
 
-def stored(values: NDArray[Any], type: str) -> Stored:
+def stored(values: NDArray[np.generic], type: str) -> Stored:
     """Return a tensor in this type, or as F16 where its rows are no whole number of blocks; vectors stay F32."""
     import gguf
 
@@ -78,7 +86,7 @@ def stored_ids(ids: NDArray[np.int64]) -> Stored:
     return np.ascontiguousarray(ids, np.int64), gguf.GGMLQuantizationType.I64
 
 
-def open_file(header: Header) -> tuple[list[tuple[Any, ...]], dict[str, Stored]]:
+def open_file(header: Header) -> tuple[list[Entry], dict[str, Stored]]:
     """Return the entries, without information about parts, and the tensors of a file, memory-mapped, to be copied."""
     import gguf
 
@@ -87,5 +95,5 @@ def open_file(header: Header) -> tuple[list[tuple[Any, ...]], dict[str, Stored]]
     for name, field in readers[0].fields.items():
         if not name.startswith(("GGUF.", "split.")) and name != "general.architecture":
             element = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-            entries.append((name, field.contents(), field.types[0], element))
+            entries.append(Entry(name, field.contents(), field.types[0], element))
     return entries, {tensor.name: (tensor.data, tensor.tensor_type) for each in readers for tensor in each.tensors}

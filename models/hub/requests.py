@@ -6,12 +6,15 @@ import os
 import re
 from collections.abc import Callable
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from edgespec.errors import EdgespecError, ModelNotFoundError
 from edgespec.files.proxies import PROXIES, given, proxy_errors, proxy_for, reach_directly
 from edgespec.models.hub.cache import partial_bytes
 from edgespec.models.names.source import HubSpec
+
+if TYPE_CHECKING:
+    import httpx2
 
 Tell = Callable[[str], object]  # takes notes for the user
 HOW_TO_LOG_IN = "hf auth login (or set HF_TOKEN)"
@@ -67,7 +70,7 @@ def host() -> str:
     return page_of("").removesuffix("/").partition("://")[2]
 
 
-def session() -> Any:
+def session() -> httpx2.Client:
     """Return the HTTP client of huggingface_hub. Raises DownloadError if its settings cannot be used."""
     from huggingface_hub import get_session
 

@@ -161,7 +161,7 @@ def _shipped() -> Mapping[str, CatalogueModel]:
 # --- the user's file --------------------------------------------------------------------------------------------------
 
 
-def _parsed(file: Path) -> dict[str, Any]:
+def _parsed(file: Path) -> dict[str, object]:
     """Return the content of the user's file; empty if there is none. Raises UsageError."""
     if not is_there(file):
         return {}
@@ -171,7 +171,7 @@ def _parsed(file: Path) -> dict[str, Any]:
         raise UsageError(f"{file} cannot be read as TOML", why=str(error)) from error
 
 
-def _extended(shipped: Mapping[str, CatalogueModel], parsed: Mapping[str, Any]) -> dict[str, CatalogueModel]:
+def _extended(shipped: Mapping[str, CatalogueModel], parsed: Mapping[str, object]) -> dict[str, CatalogueModel]:
     """Return the shipped entries, extended and overridden. Raises UsageError."""
     entries, own = dict(shipped), list[CatalogueModel]()
     for written, table in parsed.items():
@@ -195,7 +195,7 @@ def _extended(shipped: Mapping[str, CatalogueModel], parsed: Mapping[str, Any]) 
     return entries
 
 
-def _check_value(name: str, key: str, value: Any) -> None:
+def _check_value(name: str, key: str, value: object) -> None:
     if key not in VALUES:
         hint = f"the keys of a model are {', '.join(VALUES)}; a name with dots needs quotes"
         raise UsageError(f"model '{name}': unknown key '{key}'", hint=hint)

@@ -103,7 +103,7 @@ class KnownHead:
         return TITLES[self.kind]
 
     @property
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"kind": self.kind, "place": self.place, "spec": self.spec or None}
 
     def with_command(self, model: str) -> str:
@@ -111,7 +111,7 @@ class KnownHead:
         return f"{self}: edgespec pull {model} --head" if self.place == "not here" else str(self)
 
 
-def describes_head(value: Any) -> bool:
+def describes_head(value: object) -> bool:
     """Return whether an element of a `heads` list describes a draft head."""
     if isinstance(value, str):
         kind, _, repository = value.partition(" ")
@@ -144,7 +144,7 @@ def read_head(value: str | Mapping[str, Any]) -> PublishedHead:
     return PublishedHead(**{"format": of_name if repository else ""} | dict(value))
 
 
-def _fits(kind: Any, repository: Any) -> bool:
+def _fits(kind: object, repository: object) -> bool:
     if kind == MTP:
         return bool(repository == "")
     has_name = isinstance(repository, str) and _REPOSITORY.fullmatch(repository) is not None

@@ -45,7 +45,7 @@ from edgespec.gguf_file.head_check import (
 )
 from edgespec.gguf_file.header import Header, TensorInfo
 from edgespec.gguf_file.weights import PRINT_KEY, is_copy, target_print
-from edgespec.gguf_file.writing import Stored, open_file, stored, stored_ids, typed, write_file
+from edgespec.gguf_file.writing import Entry, Stored, open_file, stored, stored_ids, typed, write_file
 from edgespec.models.hub.cache import repository_of
 
 MASK = "mask_hidden.weight"  # our names of published tensors that become a part of others
@@ -198,9 +198,9 @@ def convert_head(
     planned = _planned(head, names, architecture, entries)
     check_head_fits(target, planned)
     _check_shapes(head, names, planned, target)
-    vocabulary: list[tuple[Any, ...]] = [*typed({"tokenizer.ggml.model": "no_vocab"})]
+    vocabulary: list[Entry] = [*typed({"tokenizer.ggml.model": "no_vocab"})]
     if architecture != PEAGLE:  # for llama.cpp, which loads no model without a vocabulary
-        vocabulary = [entry for entry in open_file(target)[0] if _is_vocabulary(entry[0]) and entry[0] not in entries]
+        vocabulary = [entry for entry in open_file(target)[0] if _is_vocabulary(entry.key) and entry.key not in entries]
     tensors = _stored(head, names, planned, target, type, progress)
     if factors is not None:
         tensors["rope_freqs.weight"] = stored(factors, "F32")
@@ -289,10 +289,10 @@ def _head_size(head: Published) -> int:
     return _number(head, "head_dim", _number(head, "hidden_size") // _number(head, "num_attention_heads"))
 
 
-def _common(head: Published, target: Header) -> dict[str, Any]:
+def _common(head: Published, target: Header) -> dict[str, object]:
     """Return the metadata that both architectures have."""
     size, rope = _head_size(head), _rope(head)
-    entries: dict[str, Any] = {
+    entries: dict[str, object] = {
         "context_length": _number(head, "max_position_embeddings", target.number("context_length") or 2048),
         "embedding_length": _number(head, "hidden_size"),
         "block_count": _number(head, "num_hidden_layers", 1),
@@ -326,13 +326,13 @@ def _rope_base(head: Published) -> float:
     return float(_rope(head).get("rope_theta") or head.config.get("rope_theta") or 10000.0)
 
 
-def _dflash_setting(head: Published, key: str, default: Any = None) -> Any:
+def _dflash_setting(head: Published, key: str, default: object = None) -> Any:
     nested = head.config.get("dflash_config")
     value = nested.get(key) if isinstance(nested, dict) else None
     return head.config.get(key, default) if value is None else value
 
 
-def _dflash_entries(head: Published, names: Mapping[str, str], target: Header) -> dict[str, Any]:
+def _dflash_entries(head: Published, names: Mapping[str, str], target: Header) -> dict[str, object]:
     if (head.folder / "mask_embedding.pt").exists():
         raise UsageError(f"{head.folder} cannot be converted", why="the embedding of its mask token is a pickle")
     if (kind := head.config.get("markov_head_type", "vanilla")) != "vanilla":
@@ -341,7 +341,7 @@ def _dflash_entries(head: Published, names: Mapping[str, str], target: Header) -
     layers = inputs or [layer + 1 for layer in outputs or ()]
     if not layers or min(layers) < 0 or max(layers) >= target.number("block_count"):
         raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {layers} of its target")
-    entries: dict[str, Any] = {
+    entries: dict[str, object] = {
         "block_size": int(_dflash_setting(head, "block_size", 16)),
         "target_layers": [int(layer) for layer in layers],
     }
@@ -436,7 +436,7 @@ def _stored(
     return tensors
 
 
-def _rotated(head: Published, weights: NDArray[Any], size: int, architecture: str) -> NDArray[Any]:
+def _rotated(head: Published, weights: NDArray[np.generic], size: int, architecture: str) -> NDArray[np.generic]:
     """Order the rows of each attention head as the architecture's rotary embeddings expect.
 
     `eagle3` and our own graph rotate neighbouring rows, transformers the two halves of a head, as `dflash` does. Drafts
@@ -468,7 +468,7 @@ def _llama3_factors(head: Published) -> NDArray[np.float32] | None:
 # --- EAGLE-3.1 and P-EAGLE --------------------------------------------------------------------------------------------
 
 
-def eagle_entries(head: Published, names: Mapping[str, str], target: Header, *, own: bool) -> dict[str, Any]:
+def eagle_entries(head: Published, names: Mapping[str, str], target: Header, *, own: bool) -> dict[str, object]:
     """Return the metadata of an EAGLE-3 head that llama.cpp's architecture has; with `own`, of a P-EAGLE head."""
     n_layers = target.number("block_count") - target.number("nextn_predict_layers")
     layers = head.config.get("eagle_aux_hidden_state_layer_ids") or head.config.get("aux_hidden_state_layer_ids")
@@ -476,14 +476,15 @@ def eagle_entries(head: Published, names: Mapping[str, str], target: Header, *, 
     if not layers and isinstance(nested, dict) and nested.get("eagle_aux_hidden_state_layer_ids"):
         # SGLang counts outputs of layers here, vLLM and llama.cpp count inputs in the keys above
         layers = [layer + 1 for layer in nested["eagle_aux_hidden_state_layer_ids"]]
-    entries: dict[str, Any] = {
-        "target_layers": [int(layer) for layer in layers or (2, n_layers // 2, n_layers - 3)],
+    read = [int(layer) for layer in layers or (2, n_layers // 2, n_layers - 3)]
+    entries: dict[str, object] = {
+        "target_layers": read,
         "target_hidden_size": head.tensors[names["fc.weight"]].shape[-1] // N_LAYERS_READ,
         "norm_before_residual": bool(head.config.get("norm_before_residual", False)),
         "norm_before_fc": "enc.output_norm.weight" in names,
     }
-    if len(entries["target_layers"]) != N_LAYERS_READ or min(entries["target_layers"]) < 0:
-        raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {entries['target_layers']}")
+    if len(read) != N_LAYERS_READ or min(read) < 0:
+        raise UsageError(f"{head.folder} cannot be converted", why=f"it reads the layers {read}")
     if not own and (n := head.config.get("num_hidden_layers", 1)) != 1:
         raise UsageError(
             f"{head.folder} cannot be converted",
@@ -497,9 +498,9 @@ def eagle_entries(head: Published, names: Mapping[str, str], target: Header, *, 
     return entries
 
 
-def own_entries(head: Published, names: Mapping[str, str], *, own: bool) -> dict[str, Any]:
+def own_entries(head: Published, names: Mapping[str, str], *, own: bool) -> dict[str, object]:
     """Return the metadata under our own keys."""
-    entries: dict[str, Any] = {}
+    entries: dict[str, object] = {}
     if names.keys() & {*NORMS} or _setting(head, "fc_norm"):
         entries[NORMS_LAYERS] = True
         if "enc.output_norm.weight" in names:

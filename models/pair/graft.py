@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from edgespec.errors import PairError
 from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.head_check import mtp_mismatch
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.weights import is_same_target, target_print
-from edgespec.gguf_file.writing import open_file, write_file
+from edgespec.gguf_file.writing import Entry, open_file, write_file
 
 _BY_TOKEN = ("token_embd.weight", "output.weight")  # a fine-tune may have more tokens
 
@@ -70,9 +69,7 @@ def _mismatch(base: Header, tuned: Header) -> str:
     return ""
 
 
-def _metadata(
-    entries: Iterable[tuple[Any, ...]], base_entries: Iterable[tuple[Any, ...]], tuned: Header, base: Header
-) -> Iterator[tuple[Any, ...]]:
+def _metadata(entries: Iterable[Entry], base_entries: Iterable[Entry], tuned: Header, base: Header) -> Iterator[Entry]:
     """Yield the entries of the fine-tune; those that count layers, and that describe the block, are the base's."""
     arch, depth = tuned.architecture, _depth(tuned)
     known = {name: (value, kind, element) for name, value, kind, element in base_entries}
@@ -82,6 +79,6 @@ def _metadata(
             continue
         if element is not None and name.startswith(f"{arch}.") and len(value) == depth and name in known:
             value = [*value, *known[name][0][depth:]]
-        yield name, value, kind, element
+        yield Entry(name, value, kind, element)
     for name in counts:
-        yield name, *known[name]
+        yield Entry(name, *known[name])

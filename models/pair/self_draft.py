@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from edgespec.errors import UsageError
 from edgespec.files.paths import derived_file, make_room
 from edgespec.files.unfinished import check_destination
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
-from edgespec.gguf_file.writing import open_file, write_file
+from edgespec.gguf_file.writing import Entry, open_file, write_file
 from edgespec.llama.quantize import TYPES, quantize
 
 
@@ -53,7 +52,7 @@ def slice_layers(
     write_file(destination, header.architecture, _metadata(entries, header, layers), kept, progress)
 
 
-def _metadata(entries: Iterable[tuple[Any, ...]], header: Header, layers: int) -> Iterator[tuple[Any, ...]]:
+def _metadata(entries: Iterable[Entry], header: Header, layers: int) -> Iterator[Entry]:
     """Yield the source's metadata for fewer layers: per-layer values are cut."""
     arch, depth = header.architecture, header.number("block_count")
     sections = f"{arch}.rope.dimension_sections"  # four numbers, however many layers there are
@@ -64,7 +63,7 @@ def _metadata(entries: Iterable[tuple[Any, ...]], header: Header, layers: int) -
             value = layers
         elif element is not None and name.startswith(f"{arch}.") and len(value) == depth and name != sections:
             value = value[:layers]
-        yield name, value, kind, element
+        yield Entry(name, value, kind, element)
 
 
 def _layer(name: str) -> int:

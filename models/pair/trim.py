@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from edgespec.gguf_file.head_check import (
     read_ids,
 )
 from edgespec.gguf_file.header import Header
-from edgespec.gguf_file.writing import Stored, open_file, stored_ids, write_file
+from edgespec.gguf_file.writing import Entry, Stored, open_file, stored_ids, write_file
 from edgespec.models.pair.vocabulary import Vocabulary
 
 _TOKENIZERS = ("gpt2", "llama", "gemma4")  # the others have no merges or scores that can be left out
@@ -141,7 +140,7 @@ def _kept(vocabulary: Vocabulary, n_tokens: int, counts: Ids) -> Ids:
     return kept
 
 
-def _metadata(entries: Iterable[tuple[Any, ...]], draft: Header, kept: Ids) -> Iterator[tuple[Any, ...]]:
+def _metadata(entries: Iterable[Entry], draft: Header, kept: Ids) -> Iterator[Entry]:
     """Yield the entries of the smaller vocabulary."""
     new = {int(old): id for id, old in enumerate(kept)}
     prefix = "tokenizer.ggml."
@@ -160,7 +159,7 @@ def _metadata(entries: Iterable[tuple[Any, ...]], draft: Header, kept: Ids) -> I
             value = [new[id] for id in value if id in new]
         elif name == f"{draft.architecture}.vocab_size":
             value = len(kept)
-        yield name, value, kind, element
+        yield Entry(name, value, kind, element)
 
 
 def _is_within(merge: str, texts: set[str]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -31,7 +30,7 @@ class Vocabulary:
     kind: str
     tokenizer: str
     texts: list[bytes]
-    types: np.ndarray[Any, Any]
+    types: np.ndarray[tuple[int, ...], np.dtype[np.integer]]
     bos: int | None
     eos: int | None
     adds_bos: bool
