@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
-from typing import Any, Self
+from typing import Self
 
 
 class EdgespecError(Exception):
@@ -28,7 +28,7 @@ class EdgespecError(Exception):
         error.args = error.what, error.why, error.hint
         return error
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Let other processes unpickle the error without its constructor, whose parameters are not `args`."""
         return type(self).__new__, (type(self), *self.args), vars(self)
 

@@ -37,7 +37,7 @@ COMPLETE: tuple[FinishReason, ...] = ("stop", "length", "repetition")
 ENDED_BY = {"ended_by": "repetition"}
 
 
-def ended_json(reason: FinishReason | None) -> dict[str, Any]:
+def ended_json(reason: FinishReason | None) -> dict[str, object]:
     """Return a finish reason for JSON. Clients do not know "repetition", so it is the "length" of answers that are cut
     off, with another field."""
     return {"finish_reason": "length", **ENDED_BY} if reason == "repetition" else {"finish_reason": reason}
@@ -83,7 +83,7 @@ class TokenEvent:
     #: of an event without a token: a model was lost, and the answer begins again; ignore its earlier events
     is_anew: bool = False
 
-    def __reduce__(self) -> tuple[type[TokenEvent], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[TokenEvent], tuple[object, ...]]:
         return TokenEvent, _values(self)  # takes a tenth of the time that pickling a dataclass takes
 
     @property
@@ -91,9 +91,9 @@ class TokenEvent:
         """True if this is the end of the answer, not a token."""
         return self.finish_reason is not None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the event as plain data, without fields that have their default; infinite logprobs are null."""
-        plain: dict[str, Any] = {"id": self.id, "text": self.text}
+        plain: dict[str, object] = {"id": self.id, "text": self.text}
         for item in fields(self)[2:]:
             if (value := getattr(self, item.name)) != item.default:
                 plain[item.name] = value

@@ -16,7 +16,7 @@ import time
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import gpu_tools
 import llama_build
@@ -236,11 +236,18 @@ def llama_version() -> str:
     return str(pins[0][2].strip())
 
 
-def project() -> dict[str, Any]:
+class Project(TypedDict):
+    """What is read of the table [project] of pyproject.toml."""
+
+    version: str
+    dependencies: list[str]
+
+
+def project() -> Project:
     """Return the table [project] of pyproject.toml."""
     import tomllib
 
-    found: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    found: Project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return found
 
 

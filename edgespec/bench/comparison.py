@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from math import floor, inf, isfinite, log10
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -136,7 +136,7 @@ class Comparison(Conditions):
     failures: list[str]
     complete: bool
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         rows = [asdict(row) | {"stats": row.stats.as_json()} for row in self.rows]
         return {"version": VERSION, **asdict(self), "rows": rows}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from time import perf_counter
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypedDict
 
 import psutil
 
@@ -77,7 +77,7 @@ class Sample:
         """The speed after the first token; None if it was too fast to be timed."""
         return len(self.tokens) / self.stats.generation_s if self.stats.generation_s > 0 else None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         about = {name: getattr(self, name) for name in _ABOUT}
         return {**about, "tokens_per_s": self.tokens_per_s, **self.stats.as_json()}
 
@@ -282,7 +282,19 @@ class BenchPlan:
     command: str = ""
 
 
-def machine() -> dict[str, Any]:
+class Machine(TypedDict):
+    """A processor and its system, with the memory in bytes."""
+
+    cpu: str
+    gpus: list[str]
+    physical_cores: int | None
+    logical_cores: int | None
+    memory_bytes: int
+    system: str
+    python: str
+
+
+def machine() -> Machine:
     """Return the processor and the system, with the memory in bytes."""
     devices = library.devices()
     return {
@@ -303,8 +315,8 @@ class Conditions:
     command: str
     started: str
     edgespec: str = __version__
-    machine: dict[str, Any] = field(default_factory=machine)
-    build: dict[str, Any] = field(
+    machine: Mapping[str, object] = field(default_factory=machine)
+    build: dict[str, object] = field(
         default_factory=lambda: {"llama_cpp_python": version("llama-cpp-python"), "flags": library.build_flags()}
     )
     settings: dict[str, Any]
@@ -398,7 +410,7 @@ def load_result(path: Path) -> BenchResult:
         raise UsageError(f"{path} is not a bench result", why=f"its format is unknown: {error}", hint=hint) from error
 
 
-def _settings(llm: Runtime, plan: BenchPlan, tokens: int | None) -> dict[str, Any]:
+def _settings(llm: Runtime, plan: BenchPlan, tokens: int | None) -> dict[str, object]:
     """Return the load settings without paths and without what the modes name, and the plan's settings."""
     left_out = ("model", "mmproj", "chat_template_file", "draft_model", "spec_type", "pace")
     settings = {name: value for name, value in asdict(llm.settings).items() if name not in left_out}
@@ -416,7 +428,7 @@ def _settings(llm: Runtime, plan: BenchPlan, tokens: int | None) -> dict[str, An
     }
 
 
-def model_facts(header: Header) -> dict[str, Any]:
+def model_facts(header: Header) -> dict[str, object]:
     """Return the name and size of a model file, and what is in it."""
     path = header.path
     return {

@@ -131,7 +131,7 @@ def _differences(a: BenchResult, b: BenchResult) -> Iterator[tuple[str, str]]:
         yield "prompts", f"A {len(prompts[0])}, B {len(prompts[1])}, {len(prompts[0] & prompts[1])} in common"
 
 
-def _flat(value: Any, name: str) -> Iterator[tuple[str, Any]]:
+def _flat(value: object, name: str) -> Iterator[tuple[str, object]]:
     """The values of nested objects by their paths; the build flags of llama.cpp one by one."""
     if isinstance(value, str) and "|" in value:
         value = dict.fromkeys(flag.strip() for flag in value.split("|"))

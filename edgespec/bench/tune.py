@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
-from typing import Any
 
 from edgespec.bench.candidates import LeftOut, current_mode, find_candidates, name_of_draft, others_of, without_weights
 from edgespec.bench.measure import BenchPlan, BenchResult, run_bench
@@ -75,7 +74,7 @@ class Candidate:
         """True if it needs a draft model, a head or the MTP block."""
         return _needs_weights(self.mode)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         names = ("prompts", "tokens_per_s", "speedup", "speedup_low", "speedup_high", "tokens_per_step", "acceptance")
         at = [
             {"temperature": temperature, **{name: getattr(cell, name) for name in names},
@@ -105,7 +104,7 @@ class DraftCost:
     alpha: float | None
     break_even: float | None
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return asdict(self) | {"draft": None if self.draft is None else str(self.draft)}
 
 
@@ -136,7 +135,7 @@ class Tuned:
     messages: tuple[str, ...]
     pace: str
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return plain data; costs in seconds and relative to a pass over one token."""
         widths = {str(width): round(cost, 4) for width, cost in self.curve.target.items()}
         return {

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.events import Opener
@@ -46,7 +45,7 @@ class ChatModel:
         self.open_engine, self.settings, self.server = open_engine, settings, server
         self.engine: Model | None = None
         self.info = ModelInfo("")
-        self._drafting: dict[str, Any] = {}  # the drafting settings of the engine
+        self._drafting: dict[str, object] = {}  # the drafting settings of the engine
         self.failure: EdgespecError | None = None
         self.wanted = settings
         self._style: Style | None = None
@@ -175,7 +174,7 @@ class ChatModel:
         model, draft = (short_name(Path(file)) if file else "" for file in files)
         return model, draft
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """Return the models as requested, by names that stay valid."""
         draft = self.settings.draft_model
         where = {"server": self.server} if self.server else {}

@@ -93,8 +93,8 @@ class Setting:
         """What the setting does, and how several texts are written."""
         return f"{self.facts.help} Commas separate texts." if self.facts.kind == "stops" else self.facts.help
 
-    def value(self, settings: ChatSettings) -> Any:
-        owner: Any = settings.sampling if self.group == "sampling" else settings
+    def value(self, settings: ChatSettings) -> object:
+        owner: SamplingSettings | ChatSettings = settings.sampling if self.group == "sampling" else settings
         return getattr(owner, self.field)
 
     def show(self, settings: ChatSettings) -> str:
@@ -108,7 +108,7 @@ class Setting:
             value = ", ".join(map(_quoted, value))
         return str(value) or NONE
 
-    def parse(self, text: str) -> Any:
+    def parse(self, text: str) -> object:
         """Return the value that a text means. Raises UsageError."""
         text, kind, choices = text.strip(), self.facts.kind, self.facts.choices
         if self.group == "drafting" and text.lower() in ("", "as loaded", "default"):
@@ -202,7 +202,7 @@ def with_changes(settings: ChatSettings, texts: Mapping[str, str]) -> ChatSettin
     Raises UsageError.
     """
     values = {item: item.parse(text) for item, text in ((setting(name), text) for name, text in texts.items())}
-    sampling = {item.field: value for item, value in values.items() if item.group == "sampling"}
+    sampling: dict[str, Any] = {item.field: value for item, value in values.items() if item.group == "sampling"}
     others: dict[str, Any] = {item.field: value for item, value in values.items() if item.group != "sampling"}
     constraints = [name for name, value in others.items() if name in CONSTRAINTS and value]
     if constraints:

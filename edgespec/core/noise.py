@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 BITS = 23  # (h + 0.5) / 2^23 is exact in float32 and never 0 or 1
 
-Ids = npt.NDArray[np.integer[Any]]
+Ids = npt.NDArray[np.integer]
 Hashes = npt.NDArray[np.uint32]
 _MASK = (1 << 64) - 1
 _USUAL = 1 << 18  # few vocabularies are larger

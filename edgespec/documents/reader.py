@@ -98,7 +98,7 @@ class DocumentReader(Closable):
         self,
         name: str,
         kind: str,
-        where: dict[str, Any],
+        where: Mapping[str, object],
         span: Span | None = None,
         *,
         limit_s: float = WHOLE_S,
@@ -107,7 +107,7 @@ class DocumentReader(Closable):
     ) -> Document:
         """Return the text of a document. `where` has its path or its data. Raises UsageError, GenerationError."""
         check_extra("documents", f"reading {name}")
-        question = {"name": name, "kind": kind, "span": span and astuple(span)} | where
+        question = {"name": name, "kind": kind, "span": span and astuple(span), **where}
         until_s = monotonic() + limit_s
         said(name)
 

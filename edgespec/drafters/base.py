@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from edgespec.core.draft import Budget as Budget
 from edgespec.core.draft import Draft
@@ -83,11 +83,11 @@ class Drafter(ABC):
         """Return the number of uncached tokens of the sequence, except the last, to process before the next draft."""
         return 0
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Return, as plain data, what was learned from verified drafts."""
         return {}
 
-    def restore(self, state: dict[str, Any]) -> None:  # noqa: B027 - most have nothing to remember
+    def restore(self, state: dict[str, object]) -> None:  # noqa: B027 - most have nothing to remember
         """Restore what `state` returned."""
 
     def begin(self, sequence: DraftContext) -> None:  # noqa: B027 - some keep nothing

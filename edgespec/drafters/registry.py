@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from edgespec import plugins
 from edgespec.drafters.heads import HEADS
@@ -59,7 +59,7 @@ class Entry:
         return f"{self.name}:N" if self.needs == "self-draft" else self.name
 
 
-def _new(drafter: str, *args: Any, **settings: Any) -> Drafter:
+def _new(drafter: str, *args: object, **settings: object) -> Drafter:
     """Make a drafter of the class "module.Class". The class is imported here, because every start of the program reads
     this table, and few starts need a drafter."""
     module, _, name = drafter.partition(".")

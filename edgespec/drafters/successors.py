@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,7 +76,7 @@ class Successors:
             share = log_sum_exp(row if drafted is None else drafted) + np.log(BLENDED / (1 - BLENDED))
             row[ids] = np.logaddexp(row[ids], share + np.log(weights))
 
-    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+    def restore(self, state: Mapping[str, NDArray[np.generic]]) -> None:
         """Add the rows of a table, in place of earlier ones. Raises ValueError, TypeError, KeyError for other data."""
         self._earlier.restore(state, self.n_vocab)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from edgespec.engine.prefix_cache import PrefixCache, Saved, cut
 from edgespec.engine.reading import WIDE
 from edgespec.engine.sequence import NO_SLOT, Sequence, State
@@ -42,7 +40,7 @@ class Slots:
         """True if the memory can be cut at any token, not only at checkpoints."""
         return bool(self.context.model.can_roll_back)
 
-    def describe(self) -> list[dict[str, Any]]:
+    def describe(self) -> list[dict[str, object]]:
         """Return the content and the activity of each slot as plain data."""
         return [
             {

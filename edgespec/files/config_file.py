@@ -5,7 +5,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from edgespec.errors import UsageError, told_as
 from edgespec.files.paths import config_dir, write_whole
@@ -16,12 +15,12 @@ def user_file() -> Path:
     return config_dir() / "config.toml"
 
 
-def read_settings(file: Path) -> dict[str, Any]:
+def read_settings(file: Path) -> dict[str, object]:
     """Return the settings in a file. Raises UsageError."""
     return _parsed(file, _text_of(file))
 
 
-def change_settings(changes: Mapping[str, Any]) -> Path:
+def change_settings(changes: Mapping[str, object]) -> Path:
     """Change settings in the user's file, which is returned; None removes a setting. Raises UsageError."""
     import tomlkit
 
@@ -49,7 +48,7 @@ def _text_of(file: Path) -> str:
         raise UsageError(f"{file} is not UTF-8", why=f"byte {error.start} is invalid") from error
 
 
-def _parsed(file: Path, text: str) -> dict[str, Any]:
+def _parsed(file: Path, text: str) -> dict[str, object]:
     try:
         return tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:

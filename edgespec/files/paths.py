@@ -9,7 +9,6 @@ from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import platformdirs
 
@@ -59,7 +58,7 @@ def free_name(stem: str, suffix: str) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def file_facts(file: Path) -> list[Any]:
+def file_facts(file: Path) -> list[str | int]:
     """Return what identifies a file: its path, size in bytes and modification time. Raises OSError."""
     stat = file.stat()
     return [str(file.resolve()), stat.st_size, stat.st_mtime_ns]

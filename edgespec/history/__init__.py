@@ -132,7 +132,7 @@ class Store(Closable):
         self,
         db: sqlite3.Connection,
         chat: str,
-        settings: Mapping[str, Any] | None = None,
+        settings: Mapping[str, object] | None = None,
         title: str = "",
         created_s: float | None = None,
     ) -> None:
@@ -176,7 +176,7 @@ class Store(Closable):
         return unpack_object(db.execute("SELECT settings FROM chat WHERE number = ?", (number,)).fetchone()[0])
 
     @_writes
-    def save_settings(self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any]) -> None:
+    def save_settings(self, db: sqlite3.Connection, chat: str, settings: Mapping[str, object]) -> None:
         """Save plain JSON with a chat."""
         rows.update_chat(db, chat, settings=json.dumps(dict(settings)))
 
@@ -237,7 +237,7 @@ class Store(Closable):
 
     @_writes
     def restore(
-        self, db: sqlite3.Connection, chat: str, settings: Mapping[str, Any], title: str, turns: Sequence[Turn]
+        self, db: sqlite3.Connection, chat: str, settings: Mapping[str, object], title: str, turns: Sequence[Turn]
     ) -> None:
         """Save a chat that was lost again, or what is missing of it; `turns`, its open path, keep their keys."""
         rows.insert_chat(db, chat, json.dumps(dict(settings)), title)

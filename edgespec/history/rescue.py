@@ -22,6 +22,7 @@ from edgespec.history.rows import chat_number, insert_turn
 from edgespec.history.schema import migrate, transaction
 
 Row = tuple[Any, ...]
+Types = tuple[type | tuple[type, ...], ...]
 
 _OPTIONAL = (int, type(None))
 # A table, the columns to read, and their types. The columns come first by which the table is sorted.
@@ -104,7 +105,7 @@ def _members(
     return members
 
 
-def _rows(source: sqlite3.Connection, table: str, columns: str, types: tuple[Any, ...]) -> Iterator[Row]:
+def _rows(source: sqlite3.Connection, table: str, columns: str, types: Types) -> Iterator[Row]:
     """Yield the undamaged rows of a table in order; those between two damaged places are left out."""
     key = columns.split(", ")[: 2 if table == "member" else 1]
     query, last = f"SELECT {columns} FROM {table} ORDER BY ", ()
@@ -123,7 +124,7 @@ def _rows(source: sqlite3.Connection, table: str, columns: str, types: tuple[Any
         yield from (row for row in reversed(rest) if _is_sound(row, types))
 
 
-def _is_sound(row: Row, types: tuple[Any, ...]) -> bool:
+def _is_sound(row: Row, types: Types) -> bool:
     return all(isinstance(value, kind) for value, kind in zip(row, types, strict=True))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import time
 from dataclasses import replace
-from typing import Any
 
 from edgespec.history.data import (
     ChatInfo,
@@ -116,7 +115,7 @@ def read_path(db: sqlite3.Connection, head: str) -> list[Turn]:
     return turns
 
 
-def update_chat(db: sqlite3.Connection, chat: str, **values: Any) -> None:
+def update_chat(db: sqlite3.Connection, chat: str, **values: object) -> None:
     """Change columns of a chat. Raises UnknownChatError."""
     changes = ", ".join(f"{name} = :{name}" for name in values)
     db.execute(f"UPDATE chat SET {changes} WHERE number = :number", values | {"number": chat_number(db, chat)})

@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, Protocol
+from typing import NoReturn, Protocol
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
@@ -52,7 +52,7 @@ class Member(Protocol):
     @property
     def info(self) -> ModelInfo: ...
     @property
-    def own_settings(self) -> Mapping[str, Any]: ...
+    def own_settings(self) -> Mapping[str, object]: ...
     @property
     def texts_depend_on(self) -> Mapping[str, object]: ...
     def close(self) -> None: ...
@@ -207,7 +207,7 @@ class Fleet(Loop, Model):
     def info(self) -> ModelInfo:
         return self._first.info
 
-    def call(self, name: str, *args: object, **keywords: object) -> Any:
+    def call(self, name: str, *args: object, **keywords: object) -> NoReturn:
         raise UsageError("the members of a fleet cannot be asked this", why=f"{name} is for one model")
 
     @property

@@ -63,7 +63,7 @@ class Model(Closable):
 
     notes: Notes
     loop: Loop
-    own_settings: Mapping[str, Any] = MappingProxyType({})
+    own_settings: Mapping[str, object] = MappingProxyType({})
     _settings: LoadSettings
     _info: ModelInfo
 

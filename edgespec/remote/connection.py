@@ -64,11 +64,11 @@ class Connection(Closable):
         await asyncio.gather(*others, return_exceptions=True)
         await self._client.aclose()
 
-    def submit(self, work: Coroutine[Any, Any, Made]) -> concurrent.futures.Future[Made]:
+    def submit(self, work: Coroutine[object, object, Made]) -> concurrent.futures.Future[Made]:
         """Start work in the thread; cancelling the future cancels the work and its HTTP request."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def wait_for(self, work: Coroutine[Any, Any, Made], cancel: CancelFlag | None = None) -> Made:
+    def wait_for(self, work: Coroutine[object, object, Made], cancel: CancelFlag | None = None) -> Made:
         """Return the result of work in the thread. Raises LoadingStoppedError when `cancel` is set before."""
         future = self.submit(work)
         try:
@@ -95,7 +95,7 @@ class Connection(Closable):
             return self._object(response)
 
     async def stream(
-        self, path: str, body: Mapping[str, Any], waiting: Callable[[], None] = lambda: None
+        self, path: str, body: Mapping[str, object], waiting: Callable[[], None] = lambda: None
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the objects of a stream. A server that is too busy is asked again; `waiting` is called before.
 
@@ -121,7 +121,7 @@ class Connection(Closable):
         self,
         method: str,
         path: str,
-        body: Mapping[str, Any] | None,
+        body: Mapping[str, object] | None,
         waiting: Callable[[], None] = lambda: None,
         query: Mapping[str, str] | None = None,
     ) -> AsyncIterator[httpx2.Response]:
@@ -181,7 +181,7 @@ class Connection(Closable):
             raise self.stranger(f"{response.request.url.path} is answered with status {status}") from error
         self._raise(body, status)
 
-    def _raise(self, body: Mapping[str, Any], status: int) -> NoReturn:
+    def _raise(self, body: Mapping[str, object], status: int) -> NoReturn:
         """Raise the error that a server has sent."""
         error = body.get("error")
         told = error if isinstance(error, Mapping) else {"message": error or body.get("detail") or f"status {status}"}

@@ -38,7 +38,7 @@ class LoadedModel(RemoteModel):
         for note in notes:
             self.notes.add(note)
 
-    async def _introduction(self, also: Sequence[str]) -> tuple[ModelInfo, Mapping[str, Any]]:
+    async def _introduction(self, also: Sequence[str]) -> tuple[ModelInfo, Mapping[str, object]]:
         return self._info, {}
 
     def check_settings(self, request: Request) -> None:

@@ -11,7 +11,7 @@ from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, fields, replace
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from edgespec.cancel import CancelFlag
 from edgespec.core.sampling import SamplingSettings
@@ -48,7 +48,7 @@ class RemoteModel(SharedModel):
 
     restarts = False
     usual = LoadSettings("")
-    own_settings: Mapping[str, Any] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
+    own_settings: Mapping[str, object] = MappingProxyType({"repeat_limit": 0})  # which other programs do not have
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class RemoteModel(SharedModel):
 
     # --- what the server has ------------------------------------------------------------------------------------------
 
-    async def _introduction(self, also: Sequence[str]) -> tuple[ModelInfo, Mapping[str, Any]]:
+    async def _introduction(self, also: Sequence[str]) -> tuple[ModelInfo, Mapping[str, object]]:
         """Return the description of the chosen model, and what texts depend on."""
         listed = await self.connection.ask("GET", "/v1/models")
         models = [model for model in listed.get("data") or () if isinstance(model, dict)]
@@ -123,7 +123,7 @@ class RemoteModel(SharedModel):
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
-    def call(self, name: str, *args: Any, **keywords: Any) -> Any:
+    def call(self, name: str, *args: object, **keywords: object) -> NoReturn:
         raise UsageError(f"{self.url} cannot be asked this", why=f"{name} is for models of this machine")
 
     def pace_verdicts(self, request: Request) -> list[PolicyVerdict]:
@@ -190,7 +190,7 @@ class RemoteModel(SharedModel):
         """Ask the server again and again until it answers. The future raises UsageError if it has another model."""
 
         async def recovered() -> None:
-            depend_on: Mapping[str, Any] | None = None
+            depend_on: Mapping[str, object] | None = None
             while depend_on is None:
                 await asyncio.sleep(PROBE_S)
                 with suppress(EdgespecError):

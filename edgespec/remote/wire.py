@@ -23,7 +23,7 @@ from edgespec.settings import Message, Request
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
-def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
+def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, object]]:
     """Return the path and the body of a request, without the model; `is_own` is True for edgespec's server.
 
     Raises UsageError for settings that cannot be sent.
@@ -41,7 +41,7 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
     if missing and not is_own:
         raise UsageError(f"this server does not support {missing[0]}", hint="edgespec's server does")
     sent = ("all", "own", "quiet") if is_own else ("all",)
-    body: dict[str, Any] = asdict(request.sampling)
+    body: dict[str, object] = asdict(request.sampling)
     body |= {name: getattr(request, name) for name, facts in settings if facts.wire in sent}
     body = {name: value for name, value in body.items() if value is not None}
     body |= {"stop": list(request.stop), "stream": True}
@@ -64,7 +64,7 @@ def body_of(request: Request, *, is_own: bool) -> tuple[str, dict[str, Any]]:
     return CHAT, body
 
 
-def messages_of(messages: Iterable[Message]) -> list[dict[str, Any]]:
+def messages_of(messages: Iterable[Message]) -> list[dict[str, object]]:
     """Return messages as plain data."""
     return [
         {"role": message.role, "content": _content(message)}

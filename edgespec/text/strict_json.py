@@ -12,7 +12,7 @@ MAX_DEPTH = 64
 _LINE_ENDS = re.compile("[\x85\u2028\u2029]")
 
 
-def parsed(data: bytes) -> Any:
+def parsed(data: bytes) -> object:
     """Parse JSON. Raises ValueError for invalid JSON, and for numbers and texts that JSON cannot contain, and
     RecursionError for values that are nested too deeply."""
     value = json.loads(data.decode(), parse_constant=refuse_constant, parse_float=_finite)
@@ -22,7 +22,7 @@ def parsed(data: bytes) -> Any:
     return value
 
 
-def json_line(value: Any, *, is_compact: bool = False) -> str:
+def json_line(value: object, *, is_compact: bool = False) -> str:
     """Return a value as JSON on one line, for a client, a file or the terminal. Characters that some programs read as
     line ends are escaped. Raises ValueError for NaN and infinities."""
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":") if is_compact else None)

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +82,7 @@ def write_head(
     target: Header,
     layers: Sequence[int],
     type: str,
-    about: Mapping[str, Any],
+    about: Mapping[str, object],
 ) -> None:
     """Write a head for `target`, with the metadata `about` in addition; an EAGLE-3 head reads the inputs of `layers`.
 

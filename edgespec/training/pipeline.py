@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from filelock import FileLock, Timeout
@@ -155,7 +155,7 @@ def _train(
     return TrainedHead(settings.out.stat().st_size, len(rows), tokens, progress)
 
 
-def _about(header: Header, settings: Settings, tokens: int, progress: Progress) -> dict[str, Any]:
+def _about(header: Header, settings: Settings, tokens: int, progress: Progress) -> dict[str, object]:
     """Metadata of the head's file."""
     description = f"A draft head for {header.name}, trained on {count_of(tokens)} tokens of its own answers"
     return {

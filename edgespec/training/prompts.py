@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import tomllib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
@@ -95,12 +95,12 @@ def bundled_prompt(number: int, passage: str = "") -> tuple[str, str]:
         return kind, f"{chance.choice(lists['passage'][kind])}\n\n{passage}"
     if kind in PASSAGE_KINDS:
         kind = KINDS[number % (len(KINDS) - len(PASSAGE_KINDS))]
-    fillings: dict[str, Any] = {
+    fillings: dict[str, Callable[[], Sequence[object]]] = {
         "coding": lambda: (_one(chance, "deeds").format(_one(chance, "things")), _one(chance, "languages")),
         "maths": lambda: (chance.randint(20, 400), chance.randint(3, 20), chance.randint(2, 12)),
         "translation": lambda: (_one(chance, "phrases"), _one(chance, "tongues")),
     }
-    filling = fillings.get(kind, lambda: chance.sample(lists["subjects"], 2))
+    filling: Callable[[], Sequence[object]] = fillings.get(kind, lambda: chance.sample(lists["subjects"], 2))
     return kind, _one(chance, kind).format(*filling())
 
 

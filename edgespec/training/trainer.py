@@ -113,7 +113,13 @@ def _initial(shape: Shape, teacher: Teacher, features: Features) -> Weights:
     return shape.initial(teacher.output.cpu(), teacher.output_norm.cpu(), sample.square().mean(0).sqrt())
 
 
-def _step(loss: Tensor, weights: Weights, optimizers: Any, progress: Progress, checkpoint: Path) -> None:
+def _step(
+    loss: Tensor,
+    weights: Weights,
+    optimizers: list[tuple[torch.optim.Optimizer, float]],
+    progress: Progress,
+    checkpoint: Path,
+) -> None:
     """Take a step, and count it. Raises EdgespecError, before any weight changes, if the loss has diverged."""
     value = take_step(loss, weights, optimizers)
     if not math.isfinite(value):
@@ -126,7 +132,7 @@ def _step(loss: Tensor, weights: Weights, optimizers: Any, progress: Progress, c
     progress.step += 1
 
 
-def take_step(loss: Tensor, weights: Weights, optimizers: list[tuple[Any, float]]) -> float:
+def take_step(loss: Tensor, weights: Weights, optimizers: list[tuple[torch.optim.Optimizer, float]]) -> float:
     """Change the weights by one step of the optimizers, and return the loss.
 
     If the loss has diverged, return a value that is not finite, and change nothing.
@@ -142,7 +148,7 @@ def take_step(loss: Tensor, weights: Weights, optimizers: list[tuple[Any, float]
     return value
 
 
-def optimizers(weights: Weights, output_rate: float = OUTPUT_RATE) -> list[tuple[Any, float]]:
+def optimizers(weights: Weights, output_rate: float = OUTPUT_RATE) -> list[tuple[torch.optim.Optimizer, float]]:
     """Each optimizer with its highest learning rate."""
     output, tables = [weights["output"]], [weights[name] for name in TABLES if name in weights]
     norms = [weight for weight in weights.values() if weight.dim() != 2]
@@ -154,7 +160,7 @@ def optimizers(weights: Weights, output_rate: float = OUTPUT_RATE) -> list[tuple
     ]
 
 
-def set_rates(optimizers: list[tuple[Any, float]], step: int, done: float) -> None:
+def set_rates(optimizers: list[tuple[torch.optim.Optimizer, float]], step: int, done: float) -> None:
     """Set the learning rates after `step` steps since the start or the last resumption."""
     rate = min(1.0, (step + 1) / WARM_UP) * max(0.02, 0.5 + 0.5 * math.cos(math.pi * min(1.0, done)))
     for optimizer, highest in optimizers:

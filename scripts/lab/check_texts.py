@@ -31,7 +31,7 @@ from edgespec.settings import Message, Request
 ASKED = ("Summarise this:", "Repeat this:", "What does this do?", "Write a test for this:")
 LENGTHS = (50, 300, 600, 1200, 2000, 4000)  # tokens of context, roughly
 DRAFTERS = ("draft", "lookup", "suffix", "recycling", "lookahead", "self:8", "self:Q2_K")
-MODES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # what is compared with what
+MODES: dict[str, tuple[dict[str, object], dict[str, object]]] = {  # what is compared with what
     "chains, auto": ({}, {}),
     "chains of 6": ({"pace": "fixed:6"}, {}),
     "chains of 31": ({"pace": "fixed:31"}, {}),

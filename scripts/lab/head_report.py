@@ -58,7 +58,7 @@ DRAFT_LENGTHS = (3, 5)  # of the drafts that are compared with llama.cpp's
 PROMPTS = tuple("def the class for x in the list: return the one, or print it. " * times for times in (1, 3, 8))
 N_CTX, ANSWER = 1024, 40
 #: An F32 cache without flash attention: rounding then hardly ever decides about a draft token.
-PRECISE: dict[str, Any] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
+PRECISE: dict[str, object] = {"cache_type_k": "f32", "cache_type_v": "f32", "flash_attention": "off", "threads": 1}
 
 
 @dataclass(slots=True)

@@ -182,7 +182,7 @@ def qwen35(width: int, n_ff: int, layers: int, heads: int, kv_heads: int, value_
 _GEMMA_VOCAB, _GEMMA_HEAD, _GEMMA_NARROW, _GEMMA_WIDTH = 262_144, 512, 256, 2560
 
 
-def _gemma4_metadata(width: int, n_ff: int, heads: int, windows: list[bool], shared: int) -> dict[str, Any]:
+def _gemma4_metadata(width: int, n_ff: int, heads: int, windows: list[bool], shared: int) -> dict[str, object]:
     return {
         "block_count": len(windows), "context_length": 131_072, "embedding_length": width, "feed_forward_length": n_ff,
         "attention.head_count": heads, "attention.head_count_kv": 2, "attention.key_length": _GEMMA_HEAD,

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -316,7 +315,7 @@ class Data:
 
 def train(
     shape: Shape, teacher: Teacher, data: Data, texts: Sequence[Text], seconds: float, n_tokens: int, device: str
-) -> tuple[Weights, dict[str, Any]]:
+) -> tuple[Weights, dict[str, object]]:
     """Return the weights of a head, and its metadata."""
     learned = [text for text in texts if not text.is_held_out]
     kept = [text for text in texts if text.is_held_out]

@@ -52,7 +52,7 @@ def _breakers(ctx: click.Context, param: click.Parameter, value: tuple[str, ...]
     return tuple(text.replace("\\n", "\n") for text in value if text != "none") if value else None
 
 
-def _attributes(field: str, facts: Facts) -> dict[str, Any]:
+def _attributes(field: str, facts: Facts) -> dict[str, object]:
     """Return what the kind of a setting means for its option."""
     match facts.kind:
         case "integer":

@@ -17,7 +17,7 @@ from edgespec.models.names.source import is_path
 if TYPE_CHECKING:
     from edgespec.settings import Constraint
 
-    ParamType = click.ParamType[Any]
+    ParamType = click.ParamType[object]
 else:
     ParamType = click.ParamType  # generic in the newest versions of click only
 

@@ -192,7 +192,7 @@ def _is_held(file: Path) -> bool:
     return False
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, object]:
     """Return the content of a file; nothing if it is no JSON object. Raises OSError."""
     with suppress(ValueError):
         plain = json.loads(file.read_text(encoding="utf-8")) if file.stat().st_size <= MOST_BYTES else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +54,7 @@ class SuccessorTable:
         row = self._rows.get((before, token))
         return (self._ids[row], self._logits[row]) if isinstance(row, slice) else row
 
-    def state(self) -> dict[str, NDArray[Any]]:
+    def state(self) -> dict[str, NDArray[np.generic]]:
         """Return the table as arrays."""
         rows = [row for context in self._rows if (row := self.get(*context)) is not None]
         return {
@@ -65,7 +64,7 @@ class SuccessorTable:
             "logits": np.concatenate([np.empty(0, np.float16), *(logits for _, logits in rows)], dtype=np.float16),
         }
 
-    def restore(self, state: Mapping[str, NDArray[Any]], n_vocab: int) -> None:
+    def restore(self, state: Mapping[str, NDArray[np.generic]], n_vocab: int) -> None:
         """Put all rows of a table that `state` returned. Raises ValueError, TypeError or KeyError for other data."""
         contexts, ids, logits = state["contexts"], state["ids"], state["logits"].astype(np.float32)
         lengths = state["lengths"]

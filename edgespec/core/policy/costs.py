@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,7 +23,7 @@ WIDTHS = np.log(np.arange(1, 513))  # wider passes cost in proportion to their w
 Shape = Mapping[int, float]
 """Assumed cost of a pass by width, in plain passes; widths between are interpolated."""
 
-Key = tuple[str, *tuple[Any, ...]]
+Key = tuple[Literal["target"], int] | tuple[Literal["step", "read"], str, int, int]
 """("target", width); ("step", drafter, leaves, sequences) for a pass of a drafter, whose drafts have at most this
 number of leaves, for several sequences; or ("read", drafter, leaves, sequences) for the prefill of a token."""
 
@@ -165,9 +165,10 @@ class Costs:
             return None
         table = self._table(depth)
         if key not in table:
-            what, drafter, *_ = key
-            if drafter in self._assumed:  # one disturbed first measurement must not decide for long
-                table[key] = CostEstimate(math.log(self._assumed[drafter][what == "read"]) - self._plain.log, 2)
+            # One disturbed first measurement must not decide for long.
+            if key[0] != "target" and key[1] in self._assumed:
+                assumed_s = self._assumed[key[1]][key[0] == "read"]
+                table[key] = CostEstimate(math.log(assumed_s) - self._plain.log, 2)
             else:
                 table[key] = CostEstimate()
             if self._compiles:
@@ -183,7 +184,7 @@ class Costs:
 
     def forget_target(self) -> None:
         """Forget the costs of all target passes, and all that was measured after many tokens or with fewer threads."""
-        drafters = {key: known for key, known in self._table(0).items() if key[0] != "target"}
+        drafters: Table = {key: known for key, known in self._table(0).items() if key[0] != "target"}
         self._tables = {(self._threads, 0): drafters}
         self._curves.clear()
 

@@ -52,7 +52,7 @@ class RestartedWorker:
         return self.worker.info
 
     @property
-    def own_settings(self) -> Mapping[str, Any]:
+    def own_settings(self) -> Mapping[str, object]:
         return self.worker.own_settings
 
     def check_settings(self, request: Request) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from edgespec.requests.bad_input import wrong
 from edgespec.requests.fields import Fields
@@ -12,7 +11,7 @@ from edgespec.serve.openai import chat_of
 from edgespec.serve.served import Served
 
 
-def read(body: Mapping[str, Any], model: Served) -> Call:
+def read(body: Mapping[str, object], model: Served) -> Call:
     """Read a body. Raises BadInputError for one without a question."""
     question = body.get("ask")
     if not isinstance(question, str) or not question:
@@ -29,7 +28,7 @@ class PlainWriter(Writer):
     def whole(self) -> dict[str, str]:
         return {"answer": "".join(self.answers[0].texts)}
 
-    def chunks(self, piece: Piece) -> Iterator[dict[str, Any]]:
+    def chunks(self, piece: Piece) -> Iterator[dict[str, object]]:
         if piece.text:
             yield {"part": piece.text}
 
