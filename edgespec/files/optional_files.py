@@ -35,6 +35,7 @@ def known_places() -> dict[Path, Lost]:
         cache / "trials": Lost("each start repeats the safety check of the model"),
         cache / "pace": Lost("each start measures the costs of passes again"),
         cache / "prints": Lost("each start identifies the model's weights again"),
+        cache / "speed": Lost("the speed of this machine is measured again"),
         cache / "paid": Lost("draft models that do not pay are tried again"),
         cache / "answers": Lost("earlier answers are neither used for drafts nor saved"),
         cache / "successors": Lost("learned tables are neither used for drafts nor saved"),

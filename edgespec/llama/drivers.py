@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 _VULKAN = {"win32": "vulkan-1.dll", "darwin": "libvulkan.1.dylib"}.get(sys.platform, "libvulkan.so.1")
 _NVML = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+_MEMORY_CLOCK = 2  # NVML_CLOCK_MEM
 _MOST_DEVICES = 16
 _CPU = 4  # VK_PHYSICAL_DEVICE_TYPE_CPU
 
@@ -46,6 +47,28 @@ def nvidia_driver() -> str:
             nvml.nvmlSystemGetDriverVersion(version, len(version))
             nvml.nvmlShutdown()
     return version.value.decode("ascii", "replace")
+
+
+def nvidia_bytes_per_s() -> float:
+    """Return how many bytes per second the slowest of NVIDIA's GPUs reads from its memory; 0 if it is unknown."""
+    found = []
+    with suppress(OSError, AttributeError):
+        nvml = ctypes.CDLL(_NVML)
+        if nvml.nvmlInit_v2() == 0:
+            count = ctypes.c_uint()
+            nvml.nvmlDeviceGetCount_v2(ctypes.byref(count))
+            found = [_memory_bytes_per_s(nvml, index) for index in range(count.value)]
+            nvml.nvmlShutdown()
+    return min(found, default=0.0)
+
+
+def _memory_bytes_per_s(nvml: ctypes.CDLL, index: int) -> float:
+    """Return the bandwidth of a GPU's memory: two transfers in each cycle of its clock, as wide as its bus."""
+    device, bits, clock_mhz = ctypes.c_void_p(), ctypes.c_uint(), ctypes.c_uint()
+    nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device))
+    nvml.nvmlDeviceGetMemoryBusWidth(device, ctypes.byref(bits))
+    nvml.nvmlDeviceGetMaxClockInfo(device, _MEMORY_CLOCK, ctypes.byref(clock_mhz))
+    return 2 * clock_mhz.value * 1e6 * bits.value / 8
 
 
 @cache

@@ -31,10 +31,16 @@ _GPU_QUESTION = (
 
 def room_bytes(in_use_bytes: int = 0) -> int:
     """Return the memory for a model: free main memory and GPU memory, and the memory of the model in use."""
-    from edgespec.llama.library import api, available_memory_bytes
+    from edgespec.llama.library import available_memory_bytes
 
-    on_gpus = _gpu_bytes() if api.llama_supports_gpu_offload() else 0
-    return available_memory_bytes() + on_gpus + in_use_bytes
+    return available_memory_bytes() + gpu_room_bytes() + in_use_bytes
+
+
+def gpu_room_bytes() -> int:
+    """Return the free memory of all GPUs that this build can use and that have their own."""
+    from edgespec.llama.library import api
+
+    return _gpu_bytes() if api.llama_supports_gpu_offload() else 0
 
 
 def needed_by(header: Header) -> int:
