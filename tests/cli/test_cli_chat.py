@@ -231,7 +231,11 @@ def test_a_chat_goes_on_with_the_model_it_was_with(home: Path) -> None:
     chat("hello", home=home)
     done = chat("more", home=home, args=["chat", "-t", "1", "-r", "last"])
     assert b"demo" not in done.stderr
-    assert [turn.answer.model for turn in last_turns(home) if turn.answer is not None] == ["tiny"] * 2
+    (home / "config").mkdir(exist_ok=True)
+    (home / "config" / "config.toml").write_text('model = "demo"\n', encoding="utf-8")  # for new chats
+    assert b"demo" not in chat("again", home=home, args=["chat", "-t", "1", "-r", "last"]).stderr
+    assert [turn.answer.model for turn in last_turns(home) if turn.answer is not None] == ["tiny"] * 3
+    (home / "config" / "config.toml").unlink()
     (home / "tiny.gguf").unlink()
     said = chat(home=home, args=["chat", "-r", "last"]).stderr
     assert b"continuing this chat with another model" in said

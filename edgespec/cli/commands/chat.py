@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import click
+from click.core import ParameterSource
 
 from edgespec.cli.options import shared
 from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
 from edgespec.cli.options.common import Option, advanced_except, option
 from edgespec.cli.options.types import Integer, Text
 from edgespec.cli.setup.documents import read_files
+from edgespec.cli.setup.first_model import model_to_talk_to
 from edgespec.cli.setup.models import (
     PERSONA,
-    default_model,
     fetch_models,
     named_persona,
     note_model_as_prompt,
@@ -161,7 +162,7 @@ def _session(call: Call[ChatOptions], store: Store, toolbox: Toolbox, notes: lis
 def _local_model(call: Call[ChatOptions], resumed: Mapping[str, object]) -> LoadSettings:
     """Return which model of this machine to load, downloaded if necessary."""
     note_model_as_prompt(call.output, call.options.message, call.options.load.model)
-    model = call.options.load.model or _model_of(call, resumed)
+    model = _model_of(call, resumed)
     call.change({"model": model} | settings_of_model(call, model))
     settings = fetch_models(call, call.options.load, yes=call.options.yes)
     return settings if call.options.history else replace(settings, store=False)  # keep no answers for drafting
@@ -235,20 +236,24 @@ def _front(call: Call[ChatOptions], session: Session, message: str | None, *, sh
 
 
 def _model_of(call: Call[ChatOptions], resumed: Mapping[str, object]) -> str:
-    """Return the model of a resumed chat, and use its draft model, if they still exist; else the default model."""
+    """Return the chosen model. A resumed chat uses its own model, with its draft model, if they still exist, unless
+    another one was asked for this time: a configured model is for new chats."""
     from edgespec.models.names.spec import resolve
 
-    spec = resumed.get("model")
+    options, spec = call.options, resumed.get("model")
+    is_configured = call.ctx.get_parameter_source("model") is ParameterSource.DEFAULT_MAP and not options.persona
+    if options.load.model and not (is_configured and isinstance(spec, str)):
+        return options.load.model
     if isinstance(spec, str):
         try:
             resolve(spec)
         except EdgespecError as error:
             call.output.note(f"{error.what}: continuing this chat with another model")
-            return default_model(call, or_demo=True)
-        if call.options.load.draft_model is None and isinstance(resumed.get("draft_model"), str):
-            call.change({"draft_model": resumed["draft_model"]})
-        return spec
-    return default_model(call, or_demo=True)
+        else:
+            if options.load.draft_model is None and isinstance(resumed.get("draft_model"), str):
+                call.change({"draft_model": resumed["draft_model"]})
+            return spec
+    return options.load.model or model_to_talk_to(call, options.load, yes=options.yes)
 
 
 def _resume(call: Call[ChatOptions], session: Session, name: str) -> None:

@@ -17,10 +17,10 @@ from edgespec.cli.options import shared
 from edgespec.cli.options.command import Call, Options, command, settings_of, value_of
 from edgespec.cli.options.types import Text
 from edgespec.cli.setup.documents import check_size, read_files
+from edgespec.cli.setup.first_model import model_to_talk_to
 from edgespec.cli.setup.models import (
     PERSONA,
     answer_as,
-    default_model,
     fetch_models,
     named_persona,
     note_model_as_prompt,
@@ -98,7 +98,8 @@ def run(call: Call[RunOptions]) -> None:
         with open_servers(call, [call.options.url], call.options.load)[0] as server:
             _answer(server, prompt, call)
         return
-    model = call.options.load.model or default_model(call, or_demo=True)
+    options = call.options
+    model = options.load.model or model_to_talk_to(call, options.load, yes=options.yes)
     call.change({"model": model} | settings_of_model(call, model))
     options = call.options
     settings = fetch_models(call, options.load, yes=options.yes)

@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 import click
 from click.core import ParameterSource
@@ -44,29 +44,24 @@ PERSONA = option(
 )  # fmt: skip
 
 
-def default_model(call: Call[Options], *, or_demo: bool = False) -> str:
-    """Return the model to load, downloaded with a note if necessary; with `or_demo` the bundled pair if that fails.
+def default_model(call: Call[Options]) -> str:
+    """Return the model to load, downloaded with a note if necessary.
 
-    It is downloaded without asking, because scripts cannot answer. Raises UsageError as `catalogue` does, and without
-    `or_demo` ModelNotFoundError.
+    It is downloaded without asking, because scripts cannot answer. Raises UsageError as `catalogue` does, and
+    ModelNotFoundError.
     """
-    if chosen := os.environ.get(VARIABLE):
-        call.output.note(f"no model given; using {chosen} ({VARIABLE}; choose a model with -m)")
+    if chosen := model_of_variable(call):
         return chosen
     try:
-        _have_default_model(call)
+        have_default_model(call)
     except UsageError:
         raise
     except EdgespecError as error:
-        if not or_demo:
-            raise ModelNotFoundError(
-                "no model given, and the default model is not available",
-                why=error.line,
-                hint=f"use another model, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
-            ) from error
-        # also shown with --quiet: the answer must not be mistaken for a real model's
-        call.output.aside(f"note: using the bundled {DEMO}, a toy whose answers make little sense: {error.line}")
-        return DEMO
+        raise ModelNotFoundError(
+            "no model given, and the default model is not available",
+            why=error.line,
+            hint=f"use another model, such as -m {DEMO}; to download the default: edgespec pull {DEFAULT_MODEL}",
+        ) from error
     return DEFAULT_MODEL
 
 
@@ -138,7 +133,16 @@ def show_notes(model: Model, output: Output) -> None:
         output.note(note)
 
 
-def _have_default_model(call: Call[Options]) -> None:
+def model_of_variable(call: Call[Options]) -> str:
+    """Return the default model that the environment names, with a note; empty without one."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen:
+        call.output.note(f"no model given; using {chosen} ({VARIABLE}; choose a model with -m)")
+    return chosen
+
+
+def have_default_model(call: Call[Options], *, is_chosen: bool = False) -> None:
+    """Download the default model if it is not here, with a note unless the user has chosen it."""
     from edgespec.models.hub.cache import is_offline
 
     try:
@@ -146,7 +150,8 @@ def _have_default_model(call: Call[Options]) -> None:
     except NotFetchedError as error:
         if is_offline():
             raise ModelNotFoundError(error.what, why="--offline or HF_HUB_OFFLINE forbids downloading it") from error
-        call.output.note(f"no model given; downloading {DEFAULT_MODEL} once (choose another model with -m)")
+        if not is_chosen:
+            call.output.note(f"no model given; downloading {DEFAULT_MODEL} once (choose another model with -m)")
         fetch_missing(call, [DEFAULT_MODEL], yes=True)
     else:
         call.output.note(f"no model given; using {DEFAULT_MODEL} (choose a model with -m)")
@@ -161,8 +166,14 @@ def confirmed(question: str) -> bool:
 
 
 def can_ask(output: Output) -> bool:
-    """Return whether there is a terminal on which the user can answer a question."""
-    return sys.stdin is not None and sys.stdin.isatty() and output.stderr_is_terminal
+    """Return whether there is a terminal on which the user can answer a question. A job in the background of a shell
+    would be stopped."""
+    if sys.stdin is None or not sys.stdin.isatty() or not output.stderr_is_terminal:
+        return False
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (AttributeError, OSError):  # Windows has no such jobs, and another terminal than the program's has none
+        return True
 
 
 def fetch_models(
@@ -174,15 +185,29 @@ def fetch_models(
     does.
     """
     named = None if settings.draft_model == AUTO_DRAFT else settings.draft_model
-    drafts_of = [settings.model] if named is None and uses_draft(settings, modes) else []
-    uses_assistant = named is None and settings.uses_draft and "assistant" in settings.drafters
     drafts = [named] if named else []
-    has_all = fetch_missing(
-        call, [settings.model, *drafts], drafts_of=drafts_of,
-        assistants_of=[settings.model] if uses_assistant else [], drafts=drafts, yes=yes, ask=ask,
-    )  # fmt: skip
+    of_model = companions(settings, modes)
+    has_all = fetch_missing(call, [settings.model, *drafts], **of_model, drafts=drafts, yes=yes, ask=ask)
     others = settings.without_draft
     return settings if has_all or others == "none" else replace(settings, spec_type=others)
+
+
+class Companions(TypedDict):
+    """The models whose drafts and assistants are downloaded with them."""
+
+    drafts_of: Collection[str]
+    assistants_of: Collection[str]
+
+
+def companions(settings: LoadSettings, modes: Sequence[str] = ()) -> Companions:
+    """Return whether a draft or an assistant of the model is downloaded with it. Raises UsageError."""
+    if settings.draft_model not in (None, AUTO_DRAFT):
+        return {"drafts_of": [], "assistants_of": []}
+    uses_assistant = settings.uses_draft and "assistant" in settings.drafters
+    return {
+        "drafts_of": [settings.model] if uses_draft(settings, modes) else [],
+        "assistants_of": [settings.model] if uses_assistant else [],
+    }
 
 
 def uses_draft(settings: LoadSettings, modes: Sequence[str] = ()) -> bool:

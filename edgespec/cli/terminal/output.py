@@ -12,7 +12,8 @@ import shutil
 import sys
 import traceback
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stderr
+from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
+from itertools import zip_longest
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDEST = 100  # columns of text that is easy to read
+LEAST_WRAPPED = 40  # columns of text in a table that is wrapped
 LOGGED_EVERY_S = 30.0  # between lines of progress if stderr is not a terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
@@ -119,28 +121,40 @@ class Output:
         rows: Sequence[Sequence[str]],
         right: Collection[str] = (),
         least: Sequence[str] = (),
+        wraps: str = "",
     ) -> None:
-        """Print a table. `right` names right-aligned columns. No cell is cut or wrapped, so that names can be copied.
+        """Print a table. `right` names right-aligned columns. No cell is cut, so that names can be copied, and none is
+        wrapped but those of the column `wraps`, on a terminal that is too narrow.
 
-        Columns without any text are left out, and on a terminal that is too narrow those in `least`, the first ones
-        first, with a note.
+        Columns without any text are left out, and on a narrow terminal those in `least`, the first ones first, with a
+        note.
         """
         from rich.cells import cell_len
 
         columns = {name: cells for name, *cells in zip(header, *rows, strict=True) if any(cells)}
         widths = {name: max(map(cell_len, (name, *cells))) for name, cells in columns.items()}
+        widest = widths.get(wraps, 0)
+        widths |= {wraps: min(widest, LEAST_WRAPPED)} if widest else {}
         room, left_out = shutil.get_terminal_size().columns if _is_terminal(self._stdout) else math.inf, []
         for name in least:
             if name in columns and sum(widths.values()) + 2 * (len(widths) - 1) > room:
                 left_out.append(name)
                 del columns[name], widths[name]
+        if wraps in widths:
+            others = sum(widths.values()) - widths[wraps] + 2 * (len(widths) - 1)
+            widths[wraps] = int(max(widths[wraps], min(widest, room - others)))
         lines = []
         for row in zip(*((name, *cells) for name, cells in columns.items()), strict=True):
-            cells = []
-            for text, (name, width) in zip(row, widths.items(), strict=True):
-                gap = " " * (width - cell_len(text))
-                cells.append(gap + text if name in right else text + gap)
-            lines.append("  ".join(cells).rstrip())
+            wrapped_cells = [
+                wrapped(text, widths[name]).split("\n") if name == wraps else [text]
+                for name, text in zip(columns, row, strict=True)
+            ]
+            for part in zip_longest(*wrapped_cells, fillvalue=""):
+                cells = []
+                for text, (name, width) in zip(part, widths.items(), strict=True):
+                    gap = " " * (width - cell_len(text))
+                    cells.append(gap + text if name in right else text + gap)
+                lines.append("  ".join(cells).rstrip())
         self.line("\n".join([lines[0], "─" * max(map(cell_len, lines)), *lines[1:]]))
         if left_out:
             self.note(f"a wider terminal also shows: {', '.join(left_out)}")
@@ -169,6 +183,22 @@ class Output:
         """Show a dimmed line on stderr."""
         shown = self._fitting(printable(text))
         self._tell((click.style(shown, dim=True) if _has_colour(self._stderr) else shown) + "\n")
+
+    def explain(self, text: str) -> None:
+        """Show lines on stderr that the user needs for the answer to a question, also if quiet."""
+        self._tell(printable(text) + "\n")
+
+    def ask(self, question: str) -> str:
+        """Show a question on stderr, and return the line that the user types. Raises Abort at the end of the input.
+
+        Lines that were typed before are dropped: they answered something else, or nothing.
+        """
+        _drop_typed()
+        self._tell(self._fitting(printable(question)) + " ")
+        if not (line := sys.stdin.readline()):
+            self._tell("\n")
+            raise click.Abort
+        return line.strip()
 
     def error(self, message: str, *, hint: str = "", trace: bool = False) -> None:
         """Report an error; with `trace` and -v also its traceback."""
@@ -320,6 +350,15 @@ def _is_terminal(stream: TextIO | None) -> bool:
 
 def _has_colour(stream: TextIO | None) -> bool:
     return not os.environ.get("NO_COLOR") and _is_terminal(stream)
+
+
+def _drop_typed() -> None:
+    """Drop what the user has typed and nobody has read."""
+    with suppress(ImportError, OSError):  # Windows has no termios; it keeps few keys
+        import termios
+
+        with suppress(termios.error):
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 def _finite(value: object) -> object:
