@@ -157,6 +157,12 @@ class ModelPicker(Dialog[Picked]):
     def _options(self) -> Choices:
         return self.query_one("#picker-options", Choices)
 
+    @property
+    def _in_use_bytes(self) -> int:
+        """The size of the loaded model."""
+        current = self._here.in_use
+        return current.size_bytes if current else 0
+
     # --- in threads -----------------------------------------------------------------------------------------------
 
     def _work(self, work: Callable[[], None], group: str, *, exclusive: bool = False) -> Worker[None]:
@@ -203,8 +209,9 @@ class ModelPicker(Dialog[Picked]):
     def on_worker_state_changed(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "models" and event.worker.is_finished:
             self._is_reading = False
-            current = self._here.in_use
-            self._work(partial(self._elsewhere.read, current.size_bytes if current else 0), "elsewhere")
+            self._work(partial(self._elsewhere.read, self._in_use_bytes), "elsewhere")
+        elif event.worker.group == "elsewhere" and event.worker.is_finished:
+            self._work(partial(self._elsewhere.recommend, self._in_use_bytes), "best")
         if event.state is WorkerState.ERROR:
             self._refuse(str(event.worker.error).replace("\n", ";"))
         elif event.state is WorkerState.SUCCESS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from textual.content import Content
@@ -11,7 +12,7 @@ from textual.widgets.option_list import Option
 
 from edgespec.chat.downloads import Downloads, Fetching
 from edgespec.chat.settings import in_chats
-from edgespec.errors import EdgespecError
+from edgespec.errors import EdgespecError, UsageError
 from edgespec.files.paths import free_in, models_dir
 from edgespec.models.hub.cache import hub_cache
 from edgespec.models.hub.repository import DownloadChoice
@@ -23,6 +24,7 @@ from edgespec.models.names.local import LocalModel
 from edgespec.models.names.model_names import short_spec
 from edgespec.models.names.source import packaged_at
 from edgespec.models.pair.suggest import Suggestion, best, instead, place
+from edgespec.models.recommend import Machine, Recommended, recommended, this_machine
 from edgespec.text.figures import count_of, size_of
 from edgespec.text.printable import one_line
 from edgespec.tui.download_line import state_of
@@ -30,7 +32,7 @@ from edgespec.tui.download_line import state_of
 NO_DRAFT, OWN_DRAFT = "none", "own"  # options that are not keys of draft models
 FETCH = "fetch "  # prefix of the keys of drafts that must be downloaded
 GET = "get:"  # prefix of the keys of models that must be downloaded; a model's spec follows
-CATALOGUE, HUB = "heading:catalogue", "heading:hub"
+BEST, CATALOGUE, HUB = "heading:best", "heading:catalogue", "heading:hub"
 LEAST_SEARCHED = 2  # letters
 MUTED = "$foreground 60%"
 _COLOURS = {"works": "$text-success", "shared": "$text-warning", "no": MUTED}
@@ -243,6 +245,8 @@ class Elsewhere:
     choices: dict[str, list[DownloadChoice]] = field(default_factory=dict)  #: the sizes of each model
     troubles: dict[str, str] = field(default_factory=dict)  #: why sizes are not known
     room_bytes: int = 0  #: the memory for a model, 0 while unknown
+    machine: Machine | None = None  #: what limits the speed of models, None while unknown
+    best: dict[str, Recommended] = field(default_factory=dict)  #: the models for this machine, the best first
     source: Callable[[], Iterable[ModelRow]] = rows_to_download
     hub: Callable[[str], list[ModelRow]] = rows_of_hub
 
@@ -257,8 +261,15 @@ class Elsewhere:
         passing = {key: row for key, row in self.catalogue.items() if row.has(text)}
         repositories = {row.entry.repository for row in passing.values()}
         results = [key for key, row in self.results.items() if row.entry.repository not in repositories]
-        in_catalogue = [_heading(CATALOGUE, "in the catalogue"), *map(self._option, passing)] if passing else []
-        return [*in_catalogue, _heading(HUB, self._state_of_search(text.strip())), *map(self._option, results)]
+        best = [key for key in self.best if key in passing]
+        others = [key for key in passing if key not in best]
+        options = []
+        for heading, words, keys in (
+            (BEST, "best for this machine", best),
+            (CATALOGUE, "in the catalogue", others),
+        ):
+            options += [_heading(heading, words), *map(self._option, keys)] if keys else []
+        return [*options, _heading(HUB, self._state_of_search(text.strip())), *map(self._option, results)]
 
     def _state_of_search(self, text: str) -> str:
         if len(text) < LEAST_SEARCHED:
@@ -272,8 +283,11 @@ class Elsewhere:
         if fetching is not None:
             return Option(two_lines(row.name, (one_line(state_of(fetching)), "$text-accent")), key)
         mark, style = self._mark(row.needed_bytes)
-        facts = (one_line(" · ".join(row.facts)), MUTED)
-        return Option(two_lines(row.name, (f"{mark} " if mark else "", style), facts), key)
+        facts = list(row.facts)
+        if key in self.best:
+            facts.insert(1, self.best[key].speed_in("tok/s"))
+        below = one_line(" · ".join(filter(None, facts)))
+        return Option(two_lines(row.name, (f"{mark} " if mark else "", style), (below, MUTED)), key)
 
     def fetching(self, key: str) -> Fetching | None:
         """Return the running or waiting download of a model, in any size; None for models here."""
@@ -328,7 +342,16 @@ class Elsewhere:
         size = f"{choice.size or 'an unknown size'} to download, {size_of(free_bytes)} free on the disk"
         begun = f"{size_of(row.begun_bytes)} are here already, and the download resumes from there"
         fit = fit_of(needed_by_size(choice.size_bytes), self.room_bytes)
-        return "; ".join(filter(None, (row.entry.about, gated, size, fit, begun if row.begun_bytes else "", trouble)))
+        speed = self._speed(row, choice)
+        begun = begun if row.begun_bytes else ""
+        facts = (row.entry.about, row.entry.licence, gated, size, fit, speed, begun, trouble)
+        return "; ".join(filter(None, facts))
+
+    def _speed(self, row: ModelRow, choice: DownloadChoice) -> str:
+        """Return the expected speed of a model in one of its sizes, in words; empty if it is unknown."""
+        if self.machine is None or choice.quant != row.quant or not 0 < row.needed_bytes <= self.room_bytes:
+            return ""
+        return Recommended(row, self.machine.tokens_per_s(row.entry)).speed
 
     def _mark(self, needed: int) -> tuple[str, str]:
         """Return a sign that shows whether a model fits in memory, and its colour."""
@@ -342,6 +365,13 @@ class Elsewhere:
         """Read the catalogue, and the free memory; the model in use, of this size, would be unloaded."""
         self.catalogue = {GET + row.spec: row for row in self.source()}
         self.room_bytes = room_bytes(in_use_bytes)
+
+    def recommend(self, in_use_bytes: int) -> None:
+        """Measure this machine, and find the best models for it; none if the best one is here already."""
+        self.machine = this_machine(in_use_bytes)
+        with suppress(UsageError):
+            found = {GET + each.row.spec: each for each in recommended(self.machine)}
+            self.best = found if next(iter(found), "") in self.catalogue else {}
 
     def search(self, words: str) -> None:
         """Search the hub; the last result stays until the next one arrives."""

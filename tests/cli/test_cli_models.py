@@ -356,7 +356,8 @@ def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
     entries = {each["name"]: each for each in objects(home, "ls", "--catalog")}
     assert (entries["qwen2.5-7b"]["here"], entries["qwen2.5-14b"]["here"]) == (["Q8_0"], [])
     lines = text_of(home, "ls", "--catalog").splitlines()
-    assert re.split("  +", lines[0]) == ["model", "weights", "here", "licence", "about", "drafts", "draft head"]
+    columns = ["model", "size", "fits", "here", "licence", "about", "weights", "drafts", "draft head"]
+    assert re.split("  +", lines[0]) == columns
     assert entries["qwen3-8b"]["heads"][0]["kind"] == "eagle3" and "tokens" in entries["qwen3-8b"]["heads"][0]
     assert entries["qwen3-8b"]["head"] == {
         "kind": "eagle3", "place": "not here", "spec": entries["qwen3-8b"]["heads"][0]["repository"]
@@ -364,8 +365,8 @@ def test_the_catalogue_is_listed_with_what_is_here(home: Path) -> None:
     assert next(line for line in lines if line.startswith("qwen3-8b ")).endswith(" eagle3 not here")
     assert next(line for line in lines if line.startswith("qwen3.5-4b ")).endswith("  mtp in its file")
     [entry] = [line for line in lines if line.startswith("qwen2.5-7b ")]
-    about = r"Apache-2.0 +Qwen 2.5 7B Instruct +qwen2.5-0.5b qwen2.5-1.5b"
-    assert re.fullmatch(rf"qwen2.5-7b +Q4_K_M +Q8_0 +{about}", entry)
+    about = r"Apache-2.0 +Qwen 2.5 7B Instruct +Q4_K_M +qwen2.5-0.5b qwen2.5-1.5b"
+    assert re.fullmatch(rf"qwen2.5-7b +~4.7 GB +(?:yes|tight|no) +Q8_0 +{about}", entry)
 
 
 # --- show -------------------------------------------------------------------------------------------------------------

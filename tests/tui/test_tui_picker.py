@@ -20,10 +20,12 @@ from edgespec.chat.downloads import Downloads
 from edgespec.files.paths import config_dir
 from edgespec.gguf_file.header import Header
 from edgespec.gguf_file.model_check import check_model
+from edgespec.models.listing import rows_to_download
 from edgespec.models.names.catalog import USER_FILE
 from edgespec.models.names.local import LocalModel, local_model
 from edgespec.models.pair.suggest import Suggestion, assessed, suggestions
 from edgespec.models.pair.vocabulary import Vocabulary
+from edgespec.models.recommend import Machine
 from edgespec.tui.picker import Choices, ModelPicker
 from edgespec.tui.picker_rows import Elsewhere, Here, Picked
 
@@ -408,6 +410,34 @@ def test_a_file_is_listed_once_and_the_model_in_use_first(
 
 
 # --- finding ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_best", [False, True])
+def test_models_for_this_machine_are_before_the_rest_of_the_catalogue(
+    has_best: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edgespec.tui.picker_rows.this_machine", lambda in_use_bytes: Machine(8 * 10**9, 4, 30e9))
+    rows = [row for row in rows_to_download() if not (has_best and row.name == "qwen3-4b-2507")]
+    elsewhere = Elsewhere(Downloads(), source=lambda: rows, hub=lambda words: [])
+
+    async def script(app: Picking, pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: elsewhere.machine is not None and len(app.lines("models")) > len(rows))
+        await pilot.pause(0.1)
+        headings = [option.id for option in app.choices("models").options if (option.id or "").startswith("heading:")]
+        first = app.lines("models")[2:4]  # after the bundled pair
+        if has_best:  # others are not better
+            assert headings == ["heading:catalogue", "heading:hub"]
+            assert first[0].startswith("gemma4-e2b ")
+            return
+        assert headings == ["heading:best", "heading:catalogue", "heading:hub"]
+        assert first[0].endswith("qwen3-4b-2507 \u2713 ~2.7 GB · about 8 tok/s · Qwen 3 4B Instruct 2507")
+        assert first[1].startswith("qwen2.5-1.5b ")
+        assert len(app.lines("models")) == len(rows) + 2
+        await pilot.press("q", "w", "e", "n", "3", "-", "4", "b", "-")
+        await until(pilot, lambda: app.highlighted("models") == "qwen3-4b-2507")
+        assert "Apache-2.0; ~2.7 GB to download" in app.said and "about 8 tokens per second" in app.said
+
+    show(script, reading("demo", "demo:draft"), size=(140, 40), elsewhere=elsewhere)
 
 
 def test_the_filter_narrows_the_models(files: dict[str, str]) -> None:

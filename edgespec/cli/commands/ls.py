@@ -148,22 +148,41 @@ def _incomplete_lines(rows: Iterable[ModelRow]) -> list[str]:
 
 def _print_catalogue(output: Output, rows: Sequence[ModelRow]) -> None:
     from edgespec.models.listing import quants_here
+    from edgespec.models.recommend import recommended, this_machine
 
+    with output.showing_progress():
+        output.progress("measuring this machine", None)
+        machine = this_machine()
+        best = next(iter(recommended(machine)), None)
     cells = [
         (
             row.name,
-            row.quant,
+            row.size,
+            "best" if best and row.name == best.row.name else _fit(row, machine.room_bytes + machine.gpu_bytes),
             " ".join(quants_here(row)),
             row.entry.licence,
             row.entry.about,
+            row.quant,
             " ".join(row.entry.drafts),
             str(row.head or ""),
         )
         for row in rows
     ]
-    header = ("model", "weights", "here", "licence", "about", "drafts", "draft head")
-    output.table(header, cells, least=("licence", "drafts", "about"))
+    header = ("model", "size", "fits", "here", "licence", "about", "weights", "drafts", "draft head")
+    output.table(header, cells, right=("size",), least=("draft head", "drafts", "weights", "about"), wraps="about")
     _note_absent(output, rows)
+    if best and best.row.name in [row.name for row in rows]:
+        speed = f" ({best.speed})" if best.speed else ""
+        output.note(f"the best model for this machine is {best.row.name}{speed}: edgespec chat -m {best.row.name}")
+
+
+def _fit(row: ModelRow, room_bytes: int) -> str:
+    """Say in a word if a model fits into the memory; empty if its size is unknown."""
+    from edgespec.models.memory.fit import TIGHT
+
+    if not row.needed_bytes:
+        return ""
+    return "yes" if row.needed_bytes <= TIGHT * room_bytes else "tight" if row.needed_bytes <= room_bytes else "no"
 
 
 # --- as JSON ----------------------------------------------------------------------------------------------------------
