@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 WIDEST = 100  # columns of text that is easy to read
-LEAST_WRAPPED = 40  # columns of text in a table that is wrapped
+LEAST_WRAPPED = 32  # columns of text in a table that is wrapped
 LOGGED_EVERY_S = 30.0  # between lines of progress if stderr is not a terminal
 _ASCII = str.maketrans({"·": "|", "…": "..."})
 
