@@ -1,0 +1,30 @@
+/** Short messages at the edge of the page. */
+
+import { el, find, icon, iconButton } from "./dom.js";
+
+const SHOWN_MS = 6000;
+
+/** Show a message; `action` is `{label, run}`. Returns a function that removes it. */
+export function toast(text, { action, level = "info", lasts = SHOWN_MS } = {}) {
+  const remove = () => element.remove();
+  const element = el(
+    "div",
+    { class: `toast ${level}`, role: level === "error" ? "alert" : "status" },
+    icon(level === "info" ? "info" : "alert"),
+    el("span", { class: "grow", text }),
+    action && el("button", { type: "button", class: "button", text: action.label, onclick: () => (remove(), action.run()) }),
+    iconButton("close", "Close", remove),
+  );
+  const place = find("#toasts");
+  place.append(element);
+  if (place.hidePopover && place.matches(":popover-open")) place.hidePopover();
+  place.showPopover?.(); // above dialogs
+  if (lasts) setTimeout(remove, lasts);
+  return remove;
+}
+
+/** Show an error of a request. Someone who stopped it knows. */
+export function told(error) {
+  if (error.name === "AbortError") return;
+  toast([error.message, error.hint].filter(Boolean).join(" "), { level: "error", lasts: 10_000 });
+}
