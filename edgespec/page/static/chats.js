@@ -232,5 +232,5 @@ function hitRow(hit) {
 
 /** A snippet with its matches marked. */
 function marked(snippet) {
-  return snippet.split(/\u0002([^\u0003]*)\u0003/).map((text, index) => (index % 2 ? el("mark", { text }) : text));
+  return snippet.replace(/<\/?think>/g, "").split(/\u0002([^\u0003]*)\u0003/).map((text, index) => (index % 2 ? el("mark", { text }) : text));
 }

@@ -3,8 +3,7 @@
 import { count } from "./format.js";
 import { el } from "./dom.js";
 
-const NEAR = 240; // characters that Markdown may have between two texts that are shown
-const NEAR_LETTER = 24;
+const NEAR = 24; // characters that Markdown has between two letters at most
 // Each has its colour in drafters.css; others share four.
 const COLOURED = `grammar lookup suffix recycling lookahead corpus self mtp assistant medusa hydra eagle1 eagle3 peagle dflash
   dspark draft`.split(/\s+/);
@@ -41,34 +40,34 @@ export class Tokens {
   }
 }
 
-/** Colour the texts of a fragment, which come from `tokens` at `place` or later. Returns the place after them. */
-export function painted(fragment, tokens, place) {
+/** Colour the texts of a fragment, which was made from the `length` characters of `tokens` at `start`. */
+export function paint(fragment, tokens, start, length) {
+  const source = tokens.text.slice(start, start + length);
   const walker = document.createTreeWalker(fragment, NodeFilter.SHOW_TEXT);
   const nodes = [];
   while (walker.nextNode()) if (!walker.currentNode.parentElement?.closest(".code-head, math")) nodes.push(walker.currentNode);
-  for (const node of nodes) place = paintNode(node, tokens, place);
-  return place;
+  let next = 0;
+  for (const node of nodes) next = paintNode(node, tokens, source, start, next);
 }
 
-function paintNode(node, tokens, place) {
+/** Markdown leaves letters out and adds none, so a text is found as a whole, or letter by letter. */
+function paintNode(node, tokens, source, start, next) {
   const runs = [];
-  const whole = find(tokens.text, node.data, place, NEAR);
-  let next = place;
+  const whole = source.indexOf(node.data, next);
   for (let index = 0; index < node.data.length; index++) {
-    const letter = node.data[index];
-    const at = whole >= 0 ? whole + index : find(tokens.text, letter, next, NEAR_LETTER);
-    const token = at >= 0 ? tokens.at(at) : -1;
+    const at = whole >= 0 ? whole + index : near(source, node.data[index], next);
+    const token = at >= 0 ? tokens.at(start + at) : -1;
     if (at >= 0) next = at + 1;
-    if (runs.at(-1)?.token === token) runs.at(-1).text += letter;
-    else runs.push({ token, text: letter });
+    if (runs.at(-1)?.token === token) runs.at(-1).text += node.data[index];
+    else runs.push({ token, text: node.data[index] });
   }
   node.replaceWith(...runs.map(({ token, text }) => shown(tokens.all[token], text)));
   return next;
 }
 
-function find(text, part, from, near) {
-  const at = text.slice(from, from + near + part.length).indexOf(part);
-  return at < 0 ? -1 : from + at;
+function near(text, letter, from) {
+  const at = text.indexOf(letter, from);
+  return at - from < NEAR ? at : -1;
 }
 
 function shown(token, text) {

@@ -61,8 +61,21 @@ function show(place) {
   try {
     const html = library.renderToString(tex, { ...options, maxSize: 20, maxExpand: 500 });
     const math = cleaned(html.replace(/<annotation[^>]*>[^<]*<\/annotation>/g, ""), TAGS, ATTRIBUTES).querySelector("math");
+    for (const table of math.querySelectorAll("mtable")) align(table);
     place.replaceWith(math);
   } catch (error) {
     place.title = error.message; // a formula that cannot be read stays as it was written
+  }
+}
+
+/** Align the columns of a table: browsers ignore the attributes that say how. */
+function align(table) {
+  const sides = table.getAttribute("columnalign")?.split(" ") ?? [];
+  const gaps = table.getAttribute("columnspacing")?.split(" ") ?? [];
+  for (const row of table.children) {
+    [...row.children].forEach((cell, column) => {
+      if (sides[column] !== "center" && sides[column]) cell.classList.add(`md-${sides[column]}`);
+      if (parseFloat(gaps[column]) === 0) cell.classList.add("md-joined");
+    });
   }
 }

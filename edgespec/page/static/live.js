@@ -186,7 +186,7 @@ export class LiveText {
     this.whole = begun;
     this.tokens = new Tokens(begun ? [[begun, "", 0]] : []);
     this.element = el("article", { class: "turn assistant growing", "aria-label": "Answer" });
-    this.prose = new Prose("", this.tokens);
+    this.prose = new Prose("", { tokens: this.tokens });
     this.thought = null;
     this.since = performance.now();
   }
@@ -210,7 +210,7 @@ export class LiveText {
     }
     if (!text) return;
     if (!this.prose.element.isConnected) {
-      this.prose.place = start;
+      this.prose.place = this.prose.start = start;
       this.element.append(this.prose.element);
     }
     this.prose.grow(text);

@@ -266,5 +266,7 @@ await Promise.all([openAddress(), chats.refresh()]);
 composer.opened();
 showTitle();
 if (matchMedia("(hover: hover)").matches) find("#message").focus();
-tell("ready");
 document.body.classList.add("is-ready");
+
+// Now there is time for what the first code and the first formula need.
+for (const library of ["highlight", "katex"]) (globalThis.requestIdleCallback ?? setTimeout)(() => import(`./vendor/${library}.min.js`));

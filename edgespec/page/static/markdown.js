@@ -15,7 +15,7 @@ const marked = new Marked({
   gfm: true,
   extensions: formulaExtensions,
   renderer: {
-    html: ({ text }) => (isAllowed(text) ? text : escaped(text)),
+    html: ({ text, block }) => (isAllowed(text) ? text : block ? `<p>${escaped(text)}</p>` : escaped(text)),
     checkbox: ({ checked }) => `<span class="${checked ? "md-done" : "md-open"}"></span> `,
     image: ({ href, text }) => `<a href="${escaped(href)}">${escaped(text || href)}</a>`, // the policy loads no image
   },

@@ -2,25 +2,25 @@
 
 import { app } from "./app.js";
 import { el } from "./dom.js";
-import { painted } from "./drafters.js";
+import { paint } from "./drafters.js";
 import { blocksOf, rendered } from "./markdown.js";
 
 const PIECE_MS = 12; // of rendering, between two frames
 const SLOW_MS = 8; // rendering the last block takes so long: do it less often
 
 export class Prose {
-  /** `tokens` colours the text by the drafters of its tokens, if the page shows them. */
-  constructor(text = "", tokens = null) {
+  /** `tokens` colours the text by the drafters of its tokens, if the page shows them; it is at `start` in their text. */
+  constructor(text = "", { tokens = null, start = 0 } = {}) {
     this.element = el("div", { class: "prose" });
     this.text = "";
-    this.tokens = tokens;
+    Object.assign(this, { tokens, start });
     this.restart();
     if (text) this.waitFor(text);
   }
 
   restart() {
     this.settled = 0; // characters in blocks that cannot change any more
-    this.place = 0; // in the tokens
+    this.place = this.start; // in the tokens
     this.open = []; // elements of the last blocks, which may still change
     this.frame = 0;
     this.renderedAt = 0;
@@ -87,11 +87,14 @@ export class Prose {
   }
 
   append(blocks) {
-    if (!blocks.length) return [];
-    const fragment = rendered(blocks);
-    if (app.showsDrafters && this.tokens) this.place = painted(fragment, this.tokens, this.place);
-    const added = [...fragment.children];
-    this.element.append(...added);
+    const added = [];
+    for (const block of blocks) {
+      const fragment = rendered([block]);
+      if (app.showsDrafters && this.tokens) paint(fragment, this.tokens, this.place, block.raw.length);
+      this.place += block.raw.length;
+      added.push(...fragment.childNodes);
+      this.element.append(fragment);
+    }
     return added;
   }
 

@@ -34,8 +34,10 @@ export class Transcript {
     for (const turn of shown) views.set(turn.key, this.views.get(turn.key) ?? this.newView(turn));
     for (const [key, view] of this.views) if (!views.has(key)) this.near.unobserve(view.element);
     this.views = views;
-    const lastKey = answer ? null : shown.at(-1)?.key;
-    for (const turn of shown) views.get(turn.key).update(turn, turn.key === lastKey);
+    shown.forEach((turn, index) => {
+      const isLast = !answer && index === shown.length - 1;
+      views.get(turn.key).update(turn, { isLast, next: shown[index + 1]?.role });
+    });
     this.place([...views.values()].map((view) => view.element), answer);
     if (isOpened) {
       for (const turn of shown.slice(-LAST)) views.get(turn.key).render();

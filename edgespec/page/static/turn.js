@@ -23,12 +23,12 @@ export class TurnView {
     this.update(turn);
   }
 
-  /** Show the turn as it is now; its text never changes. */
-  update(turn, isLast = false) {
-    const state = JSON.stringify([turn, isLast, Boolean(answerHere()), app.showsDrafters]);
+  /** Show the turn as it is now; its text never changes. `next` is the role of the message after it. */
+  update(turn, { isLast = false, next = "" } = {}) {
+    const state = JSON.stringify([turn, isLast, next, Boolean(answerHere()), app.showsDrafters]);
     if (state === this.state) return;
     this.state = state;
-    Object.assign(this, { turn, isLast });
+    Object.assign(this, { turn, isLast, callsTools: next === "tool" });
     this.element.setAttribute("aria-label", `${NAMES[turn.role] ?? turn.role}, ${moment(turn.created)}`);
     this.body ??= this[turn.role]?.() ?? this.user();
     this.element.replaceChildren(...[...this.body, this.foot()].filter(Boolean));
@@ -52,10 +52,10 @@ export class TurnView {
   }
 
   assistant() {
-    const { thought, text } = parts(this.turn.text);
+    const { thought, text, start } = parts(this.turn.text);
     const { live } = this;
     const folded = thought ? live?.thought ?? new Thought(thought) : null;
-    this.prose = live?.prose?.text === text ? live.prose : new Prose(text, live?.tokens);
+    this.prose = live?.prose?.text === text ? live.prose : new Prose(text, { tokens: live?.tokens, start });
     this.tokens = live?.tokens ?? null;
     this.prose.tokens = this.tokens;
     return [folded?.element, this.prose.element];
@@ -64,7 +64,7 @@ export class TurnView {
   foot() {
     const { turn } = this;
     const isAnswer = turn.role === "assistant";
-    if (turn.role === "tool") return null;
+    if (turn.role === "tool" || this.callsTools) return null;
     return el(
       "footer",
       { class: "foot" },
