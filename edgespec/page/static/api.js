@@ -103,6 +103,7 @@ export async function* events(path, body, signal) {
   } finally {
     reader.cancel().catch(() => {});
   }
+  hooks.unreachable();
   throw new Unreachable("The connection to the server was lost.");
 }
 

@@ -41,3 +41,11 @@ export function period(unixSeconds, now = new Date()) {
   if (days <= 30) return "Previous 30 days";
   return date.toLocaleDateString(undefined, { month: "long", year: "numeric" });
 }
+
+/** Messages of the server as sentences. */
+export function sentences(...texts) {
+  return texts
+    .filter(Boolean)
+    .map((text) => text[0].toUpperCase() + text.slice(1) + (/[.!?…:]$/.test(text) ? "" : "."))
+    .join(" ");
+}

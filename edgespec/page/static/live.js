@@ -4,7 +4,7 @@ import { ApiError, events, Unreachable } from "./api.js";
 import { app, refreshChat, tell } from "./app.js";
 import { announce, el, icon } from "./dom.js";
 import { Tokens } from "./drafters.js";
-import { count, plural, speed } from "./format.js";
+import { count, plural, sentences, speed } from "./format.js";
 import { Prose } from "./prose.js";
 import { parts, Thought } from "./thought.js";
 import { callView } from "./tool.js";
@@ -33,6 +33,8 @@ export class Answer {
     this.status = new Status();
     this.rows = el("div", { class: "rows" });
     this.element = el("div", { class: "live", "aria-busy": "true" }, this.rows, this.status.element);
+    this.sent = body.text ? el("div", { class: "turn user" }, el("div", { class: "bubble", dir: "auto", text: body.text })) : "";
+    this.rows.append(this.sent); // until the server has the message
   }
 
   /** What stays on the page after the answer and is not saved with the chat. */
@@ -103,6 +105,7 @@ export class Answer {
       this.text = null;
       return;
     }
+    if (turn.role === "user" && this.sent) this.sent.remove();
     if (turn.role === "tool") this.removeFirstCall();
     this.rows.append(new TurnView(turn, this.actions).element);
   }
@@ -135,19 +138,19 @@ export class Answer {
     if (before) before.replaceWith(view);
     else this.rows.append(view);
     this.calls.set(event.id, view);
-    this.status.say(event.state === "asking" ? "Waiting for your decision" : `Calling ${event.name}…`);
+    this.status.end();
     if (event.state === "asking") announce(`The model wants to call ${event.name}.`);
   }
 
   notice({ text, level = "info" }) {
-    const element = el("p", { class: `notice ${level}` }, icon(level === "info" ? "info" : "alert"), text);
+    const element = el("p", { class: `notice ${level}` }, icon(level === "info" ? "info" : "alert"), sentences(text));
     this.notices.push(element);
     this.rows.append(element);
   }
 
   error({ message, hint = "" }) {
     if (!this.isAccepted) throw new ApiError({ message, hint });
-    this.notice({ text: [message, hint].filter(Boolean).join(" "), level: "error" });
+    this.notice({ text: sentences(message, hint), level: "error" });
   }
 
   end({ turn, chat }) {
@@ -198,10 +201,11 @@ export class LiveText {
   }
 
   show() {
+    if ("<think>".startsWith(this.whole.trimStart())) return; // reasoning may begin here
     const { thought, isClosed, text, start } = parts(this.whole);
     if ((thought || !isClosed) && !this.thought) {
       this.thought = new Thought("", { isOpen: true });
-      this.element.append(this.thought.element);
+      this.element.prepend(this.thought.element);
     }
     if (this.thought && !isClosed) this.thought.grow(thought);
     if (this.thought && isClosed && !this.isThought) {

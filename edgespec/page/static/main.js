@@ -185,6 +185,7 @@ hear("answers", () => {
 hear("answered", (answer) => {
   if (answer.isIn(app.chat)) transcript.notices = answer.rest;
   transcript.update();
+  if (answer.field?.isConnected) transcript.showStart(answer.field);
   composer.update();
   chats.refresh();
   refreshState({ quiet: true }).catch(() => {});

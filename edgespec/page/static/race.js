@@ -4,7 +4,7 @@ import { change } from "./app.js";
 import { dialog, cancelButton } from "./dialogs.js";
 import { announce, el, icon } from "./dom.js";
 import { gainOf } from "./figures.js";
-import { count, plural, seconds, speed } from "./format.js";
+import { plural, seconds, sentences, speed } from "./format.js";
 import { Answer, LiveText } from "./live.js";
 import { told } from "./toasts.js";
 
@@ -61,13 +61,12 @@ export class Race extends Answer {
     if (event.lane === undefined) super.reading(event);
   }
 
-  result({ verdict, lanes, differs_at: place }) {
+  result({ verdict, lanes }) {
     this.lanes.forEach((lane, index) => lane.finish(lanes[index]));
     const [left, right] = lanes.map(({ stats }) => stats?.tokens_per_s ?? 0);
     if (left && right && left !== right) this.lanes[left > right ? 0 : 1].element.classList.add("faster");
-    const same = place === null ? "Both texts are the same." : `The texts differ from token ${count(place + 1)} on.`;
     this.verdict.hidden = false;
-    this.verdict.replaceChildren(icon("race"), el("span", {}, el("strong", { text: verdict }), verdict.includes("same") || verdict.includes("differ") ? null : ` ${same}`));
+    this.verdict.replaceChildren(icon("race"), el("strong", { text: sentences(verdict) }));
     announce(verdict);
   }
 

@@ -3,6 +3,7 @@
 import { app, change, set, tell, valueOf } from "./app.js";
 import { dialog } from "./dialogs.js";
 import { el, icon, iconButton } from "./dom.js";
+import { sentences } from "./format.js";
 import { told } from "./toasts.js";
 
 const GROUPS = { sampling: "Sampling", answer: "Answer", drafting: "Drafting" };
@@ -123,7 +124,7 @@ class Row {
       await save({ [this.setting.name]: text });
       this.update();
     } catch (error) {
-      this.problem.replaceChildren(icon("alert"), error.message);
+      this.problem.replaceChildren(icon("alert"), sentences(error.message));
     }
   }
 }

@@ -1,5 +1,6 @@
 /** Short messages at the edge of the page. */
 
+import { sentences } from "./format.js";
 import { el, find, icon, iconButton } from "./dom.js";
 
 const SHOWN_MS = 6000;
@@ -26,5 +27,5 @@ export function toast(text, { action, level = "info", lasts = SHOWN_MS } = {}) {
 /** Show an error of a request. Someone who stopped it knows. */
 export function told(error) {
   if (error.name === "AbortError") return;
-  toast([error.message, error.hint].filter(Boolean).join(" "), { level: "error", lasts: 10_000 });
+  toast(sentences(error.message, error.hint), { level: "error", lasts: 10_000 });
 }

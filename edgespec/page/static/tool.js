@@ -25,7 +25,7 @@ export function toolView(tool) {
 /** A call that is not done, `{id, name, arguments, state}`. */
 export function callView(call) {
   if (call.state !== "asking") {
-    return el("div", { class: "call" }, icon("tool"), named(call), el("span", { class: "quiet", text: "is running…" }));
+    return el("div", { class: "call" }, icon("tool"), named(call), el("span", { text: "is running…" }), el("span", { class: "pulse" }));
   }
   const buttons = DECISIONS.map(([decision, label]) =>
     el("button", {

@@ -43,7 +43,7 @@ export class Transcript {
       for (const turn of shown.slice(-LAST)) views.get(turn.key).render();
       this.toEnd();
     }
-    document.body.classList.toggle("is-empty", !shown.length && !answer);
+    document.body.classList.toggle("is-empty", !this.list.children.length);
   }
 
   newView(turn) {
@@ -96,13 +96,18 @@ export class Transcript {
     find("#to-end").hidden = true;
   }
 
+  /** Show an element from its beginning. */
+  showStart(element) {
+    this.follows = false;
+    element.scrollIntoView({ block: "start" });
+  }
+
   /** Show a message, and give it the focus. */
   goTo(key) {
     const view = this.views.get(key);
     if (!view) return;
-    this.follows = false;
     view.render();
-    view.element.scrollIntoView({ block: "start" });
+    this.showStart(view.element);
     view.element.focus({ preventScroll: true });
   }
 
