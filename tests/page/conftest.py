@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from browser import Browser, chromium
 from calling import calling_model, tool_server
 from page_client import PageClient
 from serving import serving
@@ -41,3 +42,18 @@ def page_with_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PageCl
         serving(worker, name="calling", more=Page(chats, has_key=False).routes()) as server,
     ):
         yield PageClient(server, chats)
+
+
+@pytest.fixture(scope="session")
+def one_browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def browser(one_browser: Browser) -> Browser:
+    """A browser that knows no page yet."""
+    one_browser.offline(False)
+    one_browser.resize(1280)
+    one_browser.forget()
+    return one_browser

@@ -266,7 +266,7 @@ try {
 await Promise.all([openAddress(), chats.refresh()]);
 composer.opened();
 showTitle();
-if (matchMedia("(hover: hover)").matches) find("#message").focus();
+if (!matchMedia("(pointer: coarse)").matches) find("#message").focus();
 document.body.classList.add("is-ready");
 
 // Now there is time for what the first code and the first formula need.
