@@ -84,7 +84,7 @@ class Browser:
             except StaleElementReferenceException:
                 pass  # the page has changed: ask again
             if time.monotonic() > end:
-                raise AssertionError(f"the page does not show {what}: {self.text('body')}")
+                raise AssertionError(f"the page does not show {what}; it ends with {self.text('body')[-800:]!r}")
             time.sleep(0.02)
 
     def text(self, selector: str) -> str:
