@@ -116,7 +116,8 @@ def test_long_chats_and_long_lists_stay_fast(browser: Browser, page: PageClient)
         talk(store, f"Small talk {n}")
     begun = time.monotonic()
     browser.open(f"{page.server.url}/#/chat/{chat}")
-    browser.wait(lambda: "Question 299" in browser.texts(".bubble")[-1:])
+    last = "return [...document.querySelectorAll('.bubble')].at(-1)?.textContent"
+    browser.wait(lambda: browser.run(last) == "Question 299" and browser.all(".turn:last-child .prose:not(.raw)"))
     assert time.monotonic() - begun < 15
     assert len(browser.all(".prose:not(.raw)")) < 40  # those near the end
     assert len(browser.all("#chats li")) < 200

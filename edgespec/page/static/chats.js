@@ -196,7 +196,7 @@ export class Chats {
   listPressed(event) {
     const links = [...this.list.querySelectorAll("a")];
     const index = links.indexOf(document.activeElement);
-    if (index < 0) return;
+    if (index < 0 || event.altKey || event.ctrlKey || event.metaKey) return;
     const chat = this.shown.find((each) => each.id === document.activeElement.dataset.chat);
     if (event.key === "ArrowDown") links[index + 1]?.focus();
     else if (event.key === "ArrowUp") (links[index - 1] ?? this.field).focus();

@@ -6,6 +6,7 @@ import { paint } from "./drafters.js";
 import { blocksOf, rendered } from "./markdown.js";
 
 const PIECE_MS = 12; // of rendering, between two frames
+const LONG = 80; // blocks: of more, the browser lays out only those that can be seen
 const SLOW_MS = 8; // rendering the last block takes so long: do it less often
 
 export class Prose {
@@ -95,6 +96,7 @@ export class Prose {
       added.push(...fragment.childNodes);
       this.element.append(fragment);
     }
+    if (this.element.childElementCount > LONG) this.element.classList.add("long");
     return added;
   }
 
