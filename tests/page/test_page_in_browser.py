@@ -61,14 +61,14 @@ def test_a_message_is_answered_and_the_chat_is_in_the_list(browser: Browser, pag
 
 
 def test_escape_stops_an_answer_which_can_be_continued(browser: Browser, page: PageClient) -> None:
-    browser.open(page.server.url)
-    browser.type("#message", "Tell me everything", ENTER)
+    chat = opened(browser, page, "Tell me everything", most=4)
+    page.post("chat", id=chat, action="set", settings={"regex": "([a-z]{4} ){800}", "max-tokens": "1500"})
+    browser.click("[aria-label=Regenerate]")
     browser.wait(lambda: len(browser.text(".growing .prose")) > 20)
     browser.press(ESCAPE)
-    assert "stopped by you" in browser.wait(lambda: browser.text(".turn.assistant .notice"))
-    chat = str(browser.driver.current_url).rpartition("/")[2]
+    browser.wait(lambda: "stopped by you" in browser.text(".turn.assistant .notice"))
     (begun,) = answers(page, chat)
-    page.post("chat", id=chat, action="set", settings={"max-tokens": "8"})
+    page.post("chat", id=chat, action="set", settings={"regex": "none", "max-tokens": "8"})
     browser.click("[aria-label='Continue this answer']")
     browser.wait(lambda: len(answers(page, chat)[0]) > len(begun) and browser.all(DONE) and not browser.all(".live"))
     (whole,) = answers(page, chat)
@@ -219,5 +219,20 @@ def test_the_tokens_have_the_colours_of_their_drafters(browser: Browser, page: P
     counts = {drafter for _, drafter, _ in tokens if drafter}
     assert {each.split("\n")[0] for each in browser.texts(".legend li")} == counts | {"the model itself"}
     assert words("".join(browser.texts(".drafted"))) == words(drafted)
+    send(browser, "one two three")  # in a new answer, too
+    browser.wait(lambda: len(browser.all(".legend")) == 2)
     browser.click("#drafters")
-    browser.wait(lambda: not browser.all(".drafted"))
+    browser.wait(lambda: not browser.all(".drafted, .legend"))
+
+
+def test_an_edited_answer_is_another_version_and_is_not_answered(browser: Browser, page: PageClient) -> None:
+    chat = opened(browser, page, "Say something")
+    browser.click(".turn.assistant [aria-label=Edit]")
+    browser.replace(".editor", "My own *words*" + ENTER)
+    browser.wait(lambda: browser.text(".turn.assistant .prose") == "My own words")
+    assert answers(page, chat) == ["My own *words*"]
+    browser.click("#chat-menu")
+    browser.wait(lambda: browser.all(".menu button"))
+    next(each for each in browser.all(".menu button") if "Branches" in each.text).click()
+    browser.click(".branches button:not([aria-current])")
+    browser.wait(lambda: browser.text(".turn.assistant .prose") != "My own words")

@@ -2,6 +2,7 @@
 
 import { get, post } from "./api.js";
 import { answerHere, app, tell } from "./app.js";
+import { chooseBranch } from "./branches.js";
 import { ask } from "./dialogs.js";
 import { el, find, icon, iconButton } from "./dom.js";
 import { moment, period, plural } from "./format.js";
@@ -106,12 +107,13 @@ export class Chats {
         { label: pinned ? "Unpin" : "Pin", icon: "pin", run: () => this.change(id, "pin", { pinned: !pinned }) },
         { label: "Move to a folder", icon: "folder", run: () => this.move(chat) },
         { label: "Fork", icon: "fork", run: () => this.fork(id) },
+        id === app.chat.id && app.chat.branches > 1 && { label: "Branches", about: `${app.chat.branches} of them`, icon: "branches", run: () => chooseBranch(id) },
         null,
         { label: "Export as Markdown", icon: "download", run: () => tell("export", { id, format: "md" }) },
         { label: "Export as JSONL", icon: "download", run: () => tell("export", { id, format: "jsonl" }) },
         null,
         { label: "Delete", icon: "trash", danger: true, run: () => this.delete(id, title) },
-      ],
+      ].filter((item) => item !== false),
       `Chat ${title}`,
     );
   }

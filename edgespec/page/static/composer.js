@@ -46,7 +46,14 @@ export class Composer {
 
   typed() {
     keep(this.draftName, this.field.value);
+    if (!CSS.supports("field-sizing", "content")) this.fit();
     this.update();
+  }
+
+  /** Make the field as high as its text. */
+  fit() {
+    this.field.style.height = "auto";
+    this.field.style.height = `${this.field.scrollHeight}px`;
   }
 
   update() {

@@ -10,7 +10,7 @@ export function dialog(title, build, { name = "" } = {}) {
       result = value;
       element.close();
     };
-    const heading = el("h2", { text: title });
+    const heading = el("h2", { text: title, tabindex: "-1", dir: "auto" });
     const element = el(
       "dialog",
       { class: name, "aria-label": title },
@@ -24,6 +24,7 @@ export function dialog(title, build, { name = "" } = {}) {
     element.addEventListener("pointerdown", (event) => event.target === element && close());
     document.body.append(element);
     element.showModal();
+    if (!element.querySelector("[autofocus]")) heading.focus();
   });
 }
 

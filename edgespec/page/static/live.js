@@ -19,8 +19,8 @@ const HEARD = new Set(["named", "loading", "waiting", "reading", "turn", "token"
 export const finished = new Map();
 
 export class Answer {
-  /** `after` is the key of the message that the answer follows, `begun` the text that it continues. */
-  constructor(body, { after = null, begun = "", actions, path = "/page/answer" }) {
+  /** `after` is the key of the message that the answer follows, `begun` the text that it continues; `isSent`: it answers `body.text`. */
+  constructor(body, { after = null, begun = "", isSent = true, actions, path = "/page/answer" }) {
     Object.assign(this, { body, after, begun, actions, path });
     this.chat = app.chat;
     this.id = app.chat.id;
@@ -33,7 +33,7 @@ export class Answer {
     this.status = new Status();
     this.rows = el("div", { class: "rows" });
     this.element = el("div", { class: "live", "aria-busy": "true" }, this.rows, this.status.element);
-    this.sent = body.text ? el("div", { class: "turn user" }, el("div", { class: "bubble", dir: "auto", text: body.text })) : "";
+    this.sent = body.text && isSent ? el("div", { class: "turn user" }, el("div", { class: "bubble", dir: "auto", text: body.text })) : "";
     this.rows.append(this.sent); // until the server has the message
   }
 

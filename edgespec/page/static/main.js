@@ -22,7 +22,7 @@ import { Transcript } from "./transcript.js";
 
 const actions = {
   regenerate: (key) => generate({ action: "regenerate", key }, { after: before(key) }),
-  edit: (key, text) => generate({ action: "edit", key, text }, { after: before(key) }),
+  edit: ({ key, role }, text) => generate({ action: "edit", key, text }, { after: before(key), isSent: role === "user" }),
   goOn: () => generate({ action: "continue" }, { after: before(app.chat.turns.at(-1).key), begun: app.chat.turns.at(-1).text }),
   showVersion: (key) => change("switch", { key }).then(() => transcript.goTo(key)).catch(told),
   fork: (key) => chats.fork(app.chat.id, key),
@@ -52,8 +52,8 @@ function send(text, entries) {
 }
 
 /** Generate an answer; if it cannot begin, `text` and `entries` are put back into the field. */
-async function generate(body, { after, begun = "", text = body.text, entries = [] }) {
-  return run(new Answer({ ...about(app.chat), ...body }, { after, begun, actions }), text, entries);
+async function generate(body, { after, begun, isSent, text = body.text, entries = [] }) {
+  return run(new Answer({ ...about(app.chat), ...body }, { after, begun, isSent, actions }), text, entries);
 }
 
 async function race(text) {
@@ -247,7 +247,7 @@ listen({
     return last ? (transcript.goTo(last.key), transcript.views.get(last.key).edit()) : false;
   },
   copy: onMessage(({ turn }) => copy(parts(turn.text).text || turn.text).then(() => announce("Copied"))),
-  edit: onMessage((view) => (answerHere() ? false : view.edit())),
+  edit: onMessage((view) => (answerHere() || view.turn.role === "tool" ? false : view.edit())),
   regenerate: onMessage(({ turn }) => (turn.role === "assistant" && !answerHere() ? actions.regenerate(turn.key) : false)),
   fork: onMessage(({ turn }) => actions.fork(turn.key)),
   versionBefore: onMessage(step(-1)),

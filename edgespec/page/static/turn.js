@@ -32,6 +32,7 @@ export class TurnView {
     this.element.setAttribute("aria-label", `${NAMES[turn.role] ?? turn.role}, ${moment(turn.created)}`);
     this.body ??= this[turn.role]?.() ?? this.user();
     this.element.replaceChildren(...[...this.body, this.foot()].filter(Boolean));
+    if (this.legend) this.prose.element.before(this.legend);
     this.colour();
   }
 
@@ -54,7 +55,7 @@ export class TurnView {
   assistant() {
     const { thought, text, start } = parts(this.turn.text);
     const { live } = this;
-    const folded = thought ? live?.thought ?? new Thought(thought) : null;
+    const folded = thought ? (live?.thought ?? new Thought(thought)) : null;
     this.prose = live?.prose?.text === text ? live.prose : new Prose(text, { tokens: live?.tokens, start });
     this.tokens = live?.tokens ?? null;
     this.prose.tokens = this.tokens;
@@ -101,15 +102,16 @@ export class TurnView {
     }
     return [
       copyIt,
+      button("edit", "Edit", () => this.edit()),
       button("again", "Regenerate", () => actions.regenerate(turn.key)),
       this.isLast && turn.end ? button("forward", "Continue this answer", () => actions.goOn()) : null,
       button("fork", "Fork: a new chat up to here", () => actions.fork(turn.key)),
     ];
   }
 
-  /** Let the user change the message: the answer to the new text is a new branch. */
+  /** Let the user change the message. The new text is a new branch; that of a user is answered. */
   edit() {
-    if (this.turn.role !== "user" || this.element.querySelector(".editor")) return;
+    if (this.element.querySelector(".editor")) return;
     const field = el("textarea", { class: "editor", value: this.turn.text, "aria-label": "Edit the message", dir: "auto" });
     const close = () => {
       this.element.replaceChildren(...before);
@@ -119,13 +121,13 @@ export class TurnView {
     const save = () => {
       if (!field.value.trim()) return;
       close();
-      this.actions.edit(this.turn.key, field.value);
+      this.actions.edit(this.turn, field.value);
     };
     const buttons = el(
       "div",
       { class: "buttons" },
       el("button", { type: "button", class: "button", text: "Cancel", onclick: close }),
-      el("button", { type: "button", class: "button primary", text: "Send", onclick: save }),
+      el("button", { type: "button", class: "button primary", text: this.turn.role === "user" ? "Send" : "Save", onclick: save }),
     );
     field.addEventListener("keydown", (event) => {
       if (event.key === "Escape") close();
