@@ -72,7 +72,12 @@ class Browser:
 
     def one(self, selector: str) -> WebElement:
         """Return the first element, when there is one that can be seen."""
-        return self.wait(lambda: next((each for each in self.all(selector) if each.is_displayed()), None), selector)
+
+        def shown() -> WebElement | None:
+            return next((each for each in self.all(selector) if each.is_displayed()), None)
+
+        found: WebElement = self.wait(shown, selector)
+        return found
 
     def wait(self, condition: Callable[[], Any], what: object = "it", wait_s: float = WAIT_S) -> Any:
         """Return what `condition` returns, once that is true."""

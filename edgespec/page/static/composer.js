@@ -39,6 +39,12 @@ export class Composer {
     this.update();
   }
 
+  /** A new chat has got its id: its unsent text belongs to it. */
+  named() {
+    keep("draft.new", "");
+    this.typed();
+  }
+
   fill(text) {
     this.field.value = text;
     this.typed();

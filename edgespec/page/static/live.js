@@ -11,6 +11,7 @@ import { callView } from "./tool.js";
 import { TurnView } from "./turn.js";
 
 const SAVED_AFTER_MS = [60, 200, 600, 1500]; // the server saves an answer that was stopped in a moment
+const MOST_FINISHED = 30;
 const UNFINISHED = "not finished yet";
 const SPEED_EVERY_MS = 250;
 const HEARD = new Set(["named", "loading", "waiting", "reading", "turn", "token", "call", "notice", "error", "end", "lane", "result"]);
@@ -75,11 +76,11 @@ export class Answer {
   named({ id, title }) {
     this.isAccepted = true;
     this.id = id;
-    if (this.isIn(app.chat)) {
-      this.chat = app.chat;
-      Object.assign(app.chat, { id, title });
-    }
-    tell("titled");
+    if (!this.isIn(app.chat)) return tell("titled");
+    const isNew = app.chat.id === null;
+    this.chat = app.chat;
+    Object.assign(app.chat, { id, title });
+    return tell("titled", { isNew });
   }
 
   loading({ what, done }) {
@@ -100,14 +101,21 @@ export class Answer {
     this.isAccepted = true;
     if (turn.key === this.after) return;
     if (turn.role === "assistant") {
-      this.text?.finish();
-      if (this.text) finished.set(turn.key, this.text);
+      this.keepText(turn);
       this.text = null;
       return;
     }
     if (turn.role === "user" && this.sent) this.sent.remove();
     if (turn.role === "tool") this.removeFirstCall();
     this.rows.append(new TurnView(turn, this.actions).element);
+  }
+
+  /** Keep the view of an answer for when its chat is read again. */
+  keepText({ key }) {
+    if (!this.text) return;
+    this.text.finish();
+    finished.set(key, this.text);
+    if (finished.size > MOST_FINISHED) finished.delete(finished.keys().next().value);
   }
 
   /** The results of calls come in the order of the calls. */
@@ -154,8 +162,8 @@ export class Answer {
   }
 
   end({ turn, chat }) {
+    if (turn?.role === "assistant") this.keepText(turn);
     this.settle();
-    if (turn?.role === "assistant" && this.text) finished.set(turn.key, this.text);
     if (chat) this.named(chat);
     if (turn) announce(parts(turn.text).text || "The answer is finished.");
   }
@@ -197,7 +205,11 @@ export class LiveText {
   add(text, drafter, pass) {
     this.tokens.add(text, drafter, pass);
     this.whole += text;
-    this.show();
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.show();
+      this.onshow?.();
+    });
   }
 
   show() {
@@ -221,6 +233,9 @@ export class LiveText {
   }
 
   finish() {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.show();
     const { thought, isClosed } = parts(this.whole);
     if (this.thought && !isClosed) this.thought.close(thought, (performance.now() - this.since) / 1000);
     this.prose.finish();

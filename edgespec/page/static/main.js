@@ -74,7 +74,10 @@ async function run(answer, text, entries = []) {
   transcript.toEnd();
   await done;
   if (answer.isAccepted) return;
-  if (answer.failure) told(answer.failure);
+  if (answer.failure) {
+    told(answer.failure);
+    refreshChat().catch(() => {}); // another program may have changed the chat
+  }
   if (text && answer.isIn(app.chat)) composer.restore(text, entries);
 }
 
@@ -175,6 +178,7 @@ hear("chat", () => {
 });
 hear("titled", (detail) => {
   showTitle();
+  if (detail?.isNew) composer.named();
   if (app.chat.id && !location.hash.startsWith(`#/chat/${app.chat.id}`)) history.replaceState(null, "", `#/chat/${app.chat.id}`);
   if (!detail?.isKnown) chats.refresh();
 });

@@ -101,6 +101,7 @@ class Lane {
     this.title.textContent = title;
     this.text = new LiveText("");
     this.text.element.className = "assistant";
+    this.text.onshow = () => (this.body.scrollTop = this.body.scrollHeight);
     this.body.replaceChildren(this.text.element);
     this.element.classList.add("running");
     this.figures.textContent = "reads the prompt…";
@@ -113,7 +114,6 @@ class Lane {
     this.first ??= now;
     this.n += 1;
     if (this.n > 1) this.tell(this.n, (1000 * (this.n - 1)) / (now - this.first), (now - this.first) / 1000);
-    this.body.scrollTop = this.body.scrollHeight;
   }
 
   tell(n, rate, time) {
