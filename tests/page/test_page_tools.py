@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from browser import ENTER, Browser
 from calling import written_call
 from page_client import PageClient, View, of
 
@@ -63,3 +64,22 @@ def test_a_call_that_is_denied_does_not_run(page_with_tools: PageClient) -> None
     last = of(events, "call")[-1]["id"]
     assert "any more" in page_with_tools.post("decision", 400, id=last, decision="once")["error"]["message"]
     assert page_with_tools.post("decision", 400, id=last, decision="maybe")["error"]
+
+
+@pytest.mark.usefixtures("calls")
+@pytest.mark.parametrize("decision", ["Allow once", "Do not allow"])
+def test_the_user_decides_in_the_browser(browser: Browser, page_with_tools: PageClient, decision: str) -> None:
+    browser.open(page_with_tools.server.url)
+    browser.type("#message", "What is 1 + 2?", ENTER)
+    asked = browser.one(".call.asking")
+    assert "calculator/add" in asked.text
+    assert "a: 1\nb: 2" in asked.text
+    next(each for each in browser.all(".call .button") if each.text == decision).click()
+    browser.wait(lambda: browser.all(".turn.tool") and not browser.all(".live"))
+    assert browser.text(".turn.tool summary .quiet") == (
+        "1 line, 9 characters" if "once" in decision else "not allowed by you"
+    )
+    browser.click(".turn.tool summary")
+    expected = "1 + 2 = 3" if "once" in decision else "does not allow"
+    browser.wait(lambda: expected in browser.texts(".tool-part pre")[1])
+    assert browser.texts(".foot .figures") != []
