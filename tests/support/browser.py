@@ -29,7 +29,7 @@ OPTIONS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
 )
-# What a policy refuses, and what runs although it must not, is counted in each document from its beginning.
+# Records what a policy refuses, and scripts of texts that run, from the beginning of each document.
 WATCH = """
 window.refused = [];
 document.addEventListener("securitypolicyviolation", (event) => {
@@ -46,7 +46,7 @@ class Browser:
         self.driver = driver
 
     def open(self, url: str) -> None:
-        """Open a page anew, also if only the part after # differs."""
+        """Load a page again, even if only the part after # differs."""
         self.driver.get("about:blank")
         self.driver.get(url)
         self.wait(lambda: self.all("body.is-ready"))
@@ -139,12 +139,12 @@ class Browser:
 
     @property
     def refused(self) -> list[str]:
-        """What the page's policies have refused, since it was opened."""
+        """Return what the policies of the page have refused since it was opened."""
         return list(self.run("return window.refused"))
 
     @property
     def has_run(self) -> bool:
-        """Whether a script of a text has run."""
+        """True if a script of a text has run."""
         return bool(self.run("return window.ran || false"))
 
 

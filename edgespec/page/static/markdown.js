@@ -11,7 +11,6 @@ const TAGS = `a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h
 const ATTRIBUTES = ["href", "class", "start", "align", "colspan", "rowspan", "open"];
 // Other HTML is shown as it was written: a parser would report handlers and styles in it to the policy, even of inert elements.
 const HARMLESS = new RegExp(`^(?:[^<]|</?(?:${TAGS.join("|")})(?:\\s+(?:${ATTRIBUTES.join("|")})(?:="[^"<>]*")?)*\\s*/?>)*$`, "i");
-const WITH_DIRECTION = "p, li, ul, ol, blockquote, h1, h2, h3, h4, h5, h6, td, th, summary, div";
 
 const marked = new Marked({
   gfm: true,
@@ -30,7 +29,7 @@ export const blocksOf = (text) => marked.lexer(text);
 export function rendered(blocks) {
   const fragment = cleaned(marked.parser(blocks), TAGS, ATTRIBUTES);
   for (const link of fragment.querySelectorAll("a")) decorateLink(link);
-  for (const each of fragment.querySelectorAll(WITH_DIRECTION)) each.dir = "auto";
+  for (const each of [...fragment.children, ...fragment.querySelectorAll("td, th")]) each.dir = "auto";
   for (const table of fragment.querySelectorAll("table")) {
     const scroller = el("div", { class: "table", tabindex: "0", role: "region", "aria-label": "Table" });
     table.replaceWith(scroller);

@@ -7,7 +7,7 @@ const GAP = 6;
 /** Open a panel next to a button. Returns the panel. */
 export function anchored(button, content, { label, role = "dialog", onclose } = {}) {
   if (button.getAttribute("aria-expanded") === "true") return null;
-  const panel = el("div", { class: "panel", popover: "auto", role, "aria-label": label, tabindex: "-1" }, content);
+  const panel = el("div", { class: role === "menu" ? "panel menu" : "panel", popover: "auto", role, "aria-label": label, tabindex: "-1" }, content);
   (button.closest("dialog") ?? document.body).append(panel);
   panel.addEventListener("toggle", ({ newState }) => {
     if (newState !== "closed") return;
@@ -39,7 +39,6 @@ export function menu(button, items, label) {
   const entries = items.map((item) => (item ? entry(item) : el("hr")));
   const panel = anchored(button, entries, { label, role: "menu" });
   if (!panel) return;
-  panel.classList.add("menu");
   const buttons = [...panel.querySelectorAll("button")];
   panel.addEventListener("click", (event) => event.target.closest("button") && panel.hidePopover());
   panel.addEventListener("keydown", (event) => {
