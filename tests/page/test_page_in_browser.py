@@ -118,7 +118,7 @@ def test_a_setting_is_changed_refused_and_reset(browser: Browser, page: PageClie
     browser.replace(field, "7" + Keys.TAB)
     browser.wait(lambda: page.get("chat", id=chat)["settings"].get("top-k") == "7")
     browser.replace(field, "many" + Keys.TAB)
-    assert "Top-k must be an integer" in browser.wait(lambda: browser.text(".problem:not(:empty)"))
+    assert "top-k must be an integer" in browser.wait(lambda: browser.text(".problem:not(:empty)"))
     assert page.get("chat", id=chat)["settings"]["top-k"] == "7"
     browser.click("[aria-label='Reset top-k']")
     browser.wait(lambda: "top-k" not in page.get("chat", id=chat)["settings"])
@@ -204,6 +204,8 @@ def test_nothing_is_lost_while_the_server_is_away(browser: Browser, page: PageCl
     browser.type("#message", "Are you there?", ENTER)
     assert "cannot be reached" in browser.one("#connection").text
     browser.wait(lambda: browser.run("return document.querySelector('#message').value") == "Are you there?")
+    assert browser.texts(".bubble") == ["Before"]
+    assert not browser.all(".toast")  # the banner says it
     browser.offline(False)
     browser.wait(lambda: not browser.one("#page").find_elements("css selector", "#connection:not([hidden])"))
     send(browser, "")

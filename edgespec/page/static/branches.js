@@ -11,7 +11,13 @@ import { told } from "./toasts.js";
 export async function chooseBranch(id) {
   try {
     const { branches } = await get("/page/branches", { id });
-    const key = await dialog("Branches of this chat", (close) => el("div", { class: "branches" }, branches.map((branch) => row(branch, close))));
+    const key = await dialog("Branches of this chat", (close) =>
+      el(
+        "div",
+        { class: "branches" },
+        branches.map((branch) => row(branch, close)),
+      ),
+    );
     if (key) await change("switch", { key });
   } catch (error) {
     told(error);
@@ -23,6 +29,9 @@ function row({ leaf, turns, preview, updated, current }, close) {
     "button",
     { type: "button", "aria-current": current ? "true" : null, onclick: () => close(leaf) },
     el("span", { dir: "auto", text: preview }),
-    el("span", { class: "quiet", text: `${plural(turns, "message")} · ${moment(updated)}${current ? " · shown" : ""}` }),
+    el("span", {
+      class: "quiet",
+      text: `${plural(turns, "message")} · ${moment(updated)}${current ? " · shown" : ""}`,
+    }),
   );
 }

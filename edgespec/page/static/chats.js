@@ -66,9 +66,15 @@ export class Chats {
       groups.set(heading, [...(groups.get(heading) ?? []), chat]);
     }
     const top = this.list.scrollTop;
-    const sections = [...groups].map(([heading, members]) => section(heading, members.map((chat) => this.row(chat))));
+    const sections = [...groups].map(([heading, members]) =>
+      section(
+        heading,
+        members.map((chat) => this.row(chat)),
+      ),
+    );
     if (query && hits.length) sections.push(section("Messages", hits.map(hitRow)));
-    if (!sections.length) sections.push(el("p", { class: "quiet empty", text: query ? "Nothing found." : "No chats yet." }));
+    if (!sections.length)
+      sections.push(el("p", { class: "quiet empty", text: query ? "Nothing found." : "No chats yet." }));
     const sentinel = !query && chats.length >= limit ? el("div", { class: "sentinel" }) : "";
     this.list.replaceChildren(...sections, sentinel);
     this.list.scrollTop = top;
@@ -83,15 +89,28 @@ export class Chats {
       const isOpen = link.dataset.chat === app.chat.id && !link.dataset.message;
       if (isOpen) link.setAttribute("aria-current", "page");
       else link.removeAttribute("aria-current");
-      link.classList.toggle("answering", [...app.answers].some((answer) => answer.id === link.dataset.chat));
+      link.classList.toggle(
+        "answering",
+        [...app.answers].some((answer) => answer.id === link.dataset.chat),
+      );
     }
   }
 
   row(chat) {
-    const more = iconButton("more", `More for ${chat.title}`, (event) => (event.preventDefault(), this.menu(more, chat)), { tabindex: "-1" });
+    const more = iconButton(
+      "more",
+      `More for ${chat.title}`,
+      (event) => (event.preventDefault(), this.menu(more, chat)),
+      { tabindex: "-1" },
+    );
     const link = el(
       "a",
-      { href: `#/chat/${chat.id}`, data: { chat: chat.id }, title: `${chat.title}\n${moment(chat.updated)}, ${plural(chat.turns, "message")}`, oncontextmenu: (event) => (event.preventDefault(), this.menu(more, chat)) },
+      {
+        href: `#/chat/${chat.id}`,
+        data: { chat: chat.id },
+        title: `${chat.title}\n${moment(chat.updated)}, ${plural(chat.turns, "message")}`,
+        oncontextmenu: (event) => (event.preventDefault(), this.menu(more, chat)),
+      },
       chat.pinned ? icon("pin") : null,
       el("span", { class: "title", dir: "auto", text: chat.title || "New chat" }),
     );
@@ -107,7 +126,13 @@ export class Chats {
         { label: pinned ? "Unpin" : "Pin", icon: "pin", run: () => this.change(id, "pin", { pinned: !pinned }) },
         { label: "Move to a folder", icon: "folder", run: () => this.move(chat) },
         { label: "Fork", icon: "fork", run: () => this.fork(id) },
-        id === app.chat.id && app.chat.branches > 1 && { label: "Branches", about: `${app.chat.branches} of them`, icon: "branches", run: () => chooseBranch(id) },
+        id === app.chat.id &&
+          app.chat.branches > 1 && {
+            label: "Branches",
+            about: `${app.chat.branches} of them`,
+            icon: "branches",
+            run: () => chooseBranch(id),
+          },
         null,
         { label: "Export as Markdown", icon: "download", run: () => tell("export", { id, format: "md" }) },
         { label: "Export as JSONL", icon: "download", run: () => tell("export", { id, format: "jsonl" }) },
@@ -138,7 +163,13 @@ export class Chats {
 
   async move({ id, folder }) {
     const suggestions = [...new Set(this.shown.map((chat) => chat.folder).filter(Boolean))];
-    const text = await ask("Move to a folder", { value: folder, label: "Folder", button: "Move", about: "Leave it empty for no folder.", suggestions });
+    const text = await ask("Move to a folder", {
+      value: folder,
+      label: "Folder",
+      button: "Move",
+      about: "Leave it empty for no folder.",
+      suggestions,
+    });
     if (text !== null) await this.change(id, "move", { folder: text.trim() });
   }
 
@@ -204,7 +235,8 @@ export class Chats {
     else if (event.key === "ArrowUp") (links[index - 1] ?? this.field).focus();
     else if (event.key === "F2" && chat) this.rename(chat.id, chat.title);
     else if (event.key === "Delete" && chat) this.delete(chat.id, chat.title);
-    else if ((event.key === "ContextMenu" || (event.key === "F10" && event.shiftKey)) && chat) this.menu(links[index].nextSibling, chat);
+    else if ((event.key === "ContextMenu" || (event.key === "F10" && event.shiftKey)) && chat)
+      this.menu(links[index].nextSibling, chat);
     else return;
     event.preventDefault();
   }
@@ -234,5 +266,8 @@ function hitRow(hit) {
 
 /** A snippet with its matches marked. */
 function marked(snippet) {
-  return snippet.replace(/<\/?think>/g, "").split(/\u0002([^\u0003]*)\u0003/).map((text, index) => (index % 2 ? el("mark", { text }) : text));
+  return snippet
+    .replace(/<\/?think>/g, "")
+    .split(/\u0002([^\u0003]*)\u0003/)
+    .map((text, index) => (index % 2 ? el("mark", { text }) : text));
 }

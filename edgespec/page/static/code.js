@@ -11,7 +11,11 @@ export function decorateCode(fragment) {
   for (const code of fragment.querySelectorAll("pre > code")) {
     const language = /^language-(.+)$/.exec(code.className)?.[1] ?? "";
     const button = iconButton("copy", "Copy the code", () => copy(code.textContent, button));
-    const block = el("div", { class: "code", dir: "ltr" }, el("div", { class: "code-head" }, el("span", { text: language }), button));
+    const block = el(
+      "div",
+      { class: "code", dir: "ltr" },
+      el("div", { class: "code-head" }, el("span", { text: language }), button),
+    );
     code.parentElement.replaceWith(block);
     block.append(el("pre", { tabindex: "0" }, code));
     colour(code, language);

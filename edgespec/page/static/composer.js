@@ -113,7 +113,12 @@ export class Composer {
     const hasChat = app.chat.turns.length > 0 && !answerHere();
     const items = [
       { label: "Add files", about: "documents, texts, images", icon: "attach", run: () => this.picker.click() },
-      { label: "Race two settings", about: "two answers next to each other", icon: "race", run: () => this.race(this.field.value) },
+      {
+        label: "Race two settings",
+        about: "two answers next to each other",
+        icon: "race",
+        run: () => this.race(this.field.value),
+      },
       hasChat && { label: "Take back the last message", icon: "undo", run: this.undo },
     ];
     menu(button, items.filter(Boolean), "More for this message");

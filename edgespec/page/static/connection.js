@@ -23,7 +23,10 @@ function retryLater() {
   clearTimeout(timer);
   const banner = find("#connection");
   const button = el("button", { type: "button", class: "button", text: "Try now", onclick: retry });
-  banner.replaceChildren(el("span", { text: "The server cannot be reached. What you typed is kept; trying again…" }), button);
+  banner.replaceChildren(
+    el("span", { text: "The server cannot be reached. What you typed is kept; trying again…" }),
+    button,
+  );
   banner.hidden = false;
   timer = setTimeout(retry, wait);
 }

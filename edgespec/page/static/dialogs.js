@@ -14,7 +14,12 @@ export function dialog(title, build, { name = "" } = {}) {
     const element = el(
       "dialog",
       { class: name, "aria-label": title },
-      el("div", { class: "dialog-head" }, heading, iconButton("close", "Close", () => close())),
+      el(
+        "div",
+        { class: "dialog-head" },
+        heading,
+        iconButton("close", "Close", () => close()),
+      ),
       build(close),
     );
     element.addEventListener("close", () => {
@@ -29,15 +34,29 @@ export function dialog(title, build, { name = "" } = {}) {
 }
 
 /** Ask for a text. */
-export function ask(title, { value = "", label = title, button = "Save", type = "text", about = "", suggestions = [] } = {}) {
+export function ask(
+  title,
+  { value = "", label = title, button = "Save", type = "text", about = "", suggestions = [] } = {},
+) {
   return dialog(title, (close) => {
-    const field = el("input", { type, value, "aria-label": label, autofocus: true, list: suggestions.length ? "suggestions" : null, dir: "auto" });
+    const field = el("input", {
+      type,
+      value,
+      "aria-label": label,
+      autofocus: true,
+      list: suggestions.length ? "suggestions" : null,
+      dir: "auto",
+    });
     return el(
       "form",
       { onsubmit: (event) => (event.preventDefault(), close(field.value)) },
       about ? el("p", { class: "quiet", text: about }) : null,
       field,
-      el("datalist", { id: "suggestions" }, suggestions.map((text) => el("option", { value: text }))),
+      el(
+        "datalist",
+        { id: "suggestions" },
+        suggestions.map((text) => el("option", { value: text })),
+      ),
       el("div", { class: "buttons" }, cancelButton(close), el("button", { class: "button primary", text: button })),
     );
   });
@@ -47,7 +66,13 @@ export function ask(title, { value = "", label = title, button = "Save", type = 
 export function askForKey(error, wasWrong) {
   const why = error.code === "other_user" ? error.message : "This server needs a key (--api-key).";
   return dialog("Key of the server", (close) => {
-    const key = el("input", { type: "password", autocomplete: "current-password", "aria-label": "Key", autofocus: true, required: true });
+    const key = el("input", {
+      type: "password",
+      autocomplete: "current-password",
+      "aria-label": "Key",
+      autofocus: true,
+      required: true,
+    });
     const remember = el("input", { type: "checkbox" });
     return el(
       "form",
@@ -56,7 +81,12 @@ export function askForKey(error, wasWrong) {
       error.hint ? el("p", { class: "quiet", text: error.hint }) : null,
       key,
       el("label", { class: "check" }, remember, "Remember it in this browser"),
-      el("div", { class: "buttons" }, cancelButton(close), el("button", { class: "button primary", text: "Use this key" })),
+      el(
+        "div",
+        { class: "buttons" },
+        cancelButton(close),
+        el("button", { class: "button primary", text: "Use this key" }),
+      ),
     );
   });
 }

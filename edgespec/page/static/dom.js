@@ -30,7 +30,11 @@ export function icon(name) {
 
 /** A button that shows an icon; `label` is for screen readers and the tooltip. */
 export function iconButton(name, label, onclick, properties = {}) {
-  return el("button", { type: "button", class: "icon-button", "aria-label": label, title: label, onclick, ...properties }, icon(name));
+  return el(
+    "button",
+    { type: "button", class: "icon-button", "aria-label": label, title: label, onclick, ...properties },
+    icon(name),
+  );
 }
 
 /** Have screen readers read a text when they are idle. */

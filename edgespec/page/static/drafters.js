@@ -5,7 +5,8 @@ import { el } from "./dom.js";
 
 const NEAR = 24; // characters that Markdown has between two letters at most
 // Each has its colour in drafters.css; others share four.
-const COLOURED = `grammar lookup suffix recycling lookahead corpus self mtp assistant medusa hydra eagle1 eagle3 peagle dflash
+const COLOURED =
+  `grammar lookup suffix recycling lookahead corpus self mtp assistant medusa hydra eagle1 eagle3 peagle dflash
   dspark draft`.split(/\s+/);
 
 /** The tokens of an answer: their texts, drafters and passes. */
@@ -45,7 +46,8 @@ export function paint(fragment, tokens, start, length) {
   const source = tokens.text.slice(start, start + length);
   const walker = document.createTreeWalker(fragment, NodeFilter.SHOW_TEXT);
   const nodes = [];
-  while (walker.nextNode()) if (!walker.currentNode.parentElement?.closest(".code-head, math")) nodes.push(walker.currentNode);
+  while (walker.nextNode())
+    if (!walker.currentNode.parentElement?.closest(".code-head, math")) nodes.push(walker.currentNode);
   let next = 0;
   for (const node of nodes) next = paintNode(node, tokens, source, start, next);
 }
@@ -72,7 +74,11 @@ function near(text, letter, from) {
 
 function shown(token, text) {
   if (!token?.drafter || !text.trim()) return text;
-  return el("span", { class: `drafted ${colourOf(token.drafter)}`, title: `${token.drafter}, pass ${token.pass + 1}`, text });
+  return el("span", {
+    class: `drafted ${colourOf(token.drafter)}`,
+    title: `${token.drafter}, pass ${token.pass + 1}`,
+    text,
+  });
 }
 
 function colourOf(drafter) {

@@ -26,7 +26,10 @@ function table(turn) {
     ["Model", turn.model],
     ["Answer", `${count(stats.tokens)} tokens in ${seconds(stats.seconds)}`],
     ["Speed", speed(stats.tokens_per_s)],
-    gain && ["Without drafts", `${speed(stats.plain_tokens_per_s)} (estimate): drafts make it ${gain.toFixed(1)}× as fast`],
+    gain && [
+      "Without drafts",
+      `${speed(stats.plain_tokens_per_s)} (estimate): drafts make it ${gain.toFixed(1)}× as fast`,
+    ],
     ["Prompt", `${count(stats.prompt_tokens)} tokens, ${count(stats.cached_tokens)} of them from the cache`],
     stats.proposed && ["Drafts", `${count(stats.accepted)} of ${count(stats.proposed)} draft tokens accepted`],
     ...Object.entries(stats.drafters ?? {}).map(([name, n]) => [name, `${count(n)} tokens accepted`]),
@@ -35,7 +38,9 @@ function table(turn) {
   return el(
     "dl",
     { class: "table-of-figures" },
-    rows.filter((row) => row && row[1]).map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: value }))),
+    rows
+      .filter((row) => row && row[1])
+      .map(([name, value]) => el("div", {}, el("dt", { text: name }), el("dd", { text: value }))),
   );
 }
 

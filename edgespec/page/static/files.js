@@ -39,8 +39,14 @@ export class Attachments {
     try {
       if (file.size > MOST_BYTES) throw new Error(`${file.name} is larger than ${bytes(MOST_BYTES)}.`);
       const read = await post("/page/files", { name: file.name, data: await base64(file) });
-      entry.file = read.kind === "image" ? { name: read.name, image: read.image } : { name: read.name, about: read.about, text: read.text };
-      const shown = read.kind === "image" ? thumbnail(read, URL.createObjectURL(file), remove) : chip(read.name, about(read), "file", remove);
+      entry.file =
+        read.kind === "image"
+          ? { name: read.name, image: read.image }
+          : { name: read.name, about: read.about, text: read.text };
+      const shown =
+        read.kind === "image"
+          ? thumbnail(read, URL.createObjectURL(file), remove)
+          : chip(read.name, about(read), "file", remove);
       entry.element.replaceWith(shown);
       entry.element = shown;
     } catch (error) {
@@ -76,7 +82,12 @@ function chip(name, about, iconName, remove) {
     "div",
     { class: "chip" },
     icon(iconName),
-    el("span", { class: "grow" }, el("span", { class: "chip-name", dir: "auto", text: name, title: name }), el("span", { class: "quiet", text: about })),
+    el(
+      "span",
+      { class: "grow" },
+      el("span", { class: "chip-name", dir: "auto", text: name, title: name }),
+      el("span", { class: "quiet", text: about }),
+    ),
     remove && iconButton("close", `Remove ${name}`, remove),
   );
 }
@@ -86,7 +97,16 @@ function thumbnail(file, url, remove) {
   return el(
     "div",
     { class: "picture" },
-    el("button", { type: "button", class: "plain", "aria-label": `Show ${file.name}`, onclick: () => enlarge(file.name, picture.src) }, picture),
+    el(
+      "button",
+      {
+        type: "button",
+        class: "plain",
+        "aria-label": `Show ${file.name}`,
+        onclick: () => enlarge(file.name, picture.src),
+      },
+      picture,
+    ),
     remove && iconButton("close", `Remove ${file.name}`, remove),
   );
 }
@@ -97,7 +117,8 @@ function enlarge(name, url) {
 
 /** A file of a message that was sent. */
 export function attachmentView(file) {
-  if (file.kind !== "image" || !file.image) return chip(file.name, [bytes(file.bytes), file.about].filter(Boolean).join(" · "), "file");
+  if (file.kind !== "image" || !file.image)
+    return chip(file.name, [bytes(file.bytes), file.about].filter(Boolean).join(" · "), "file");
   const view = thumbnail(file, images.get(file.image) ?? null);
   if (!images.has(file.image)) fetchImage(file, view);
   return view;

@@ -42,10 +42,14 @@ export function period(unixSeconds, now = new Date()) {
   return date.toLocaleDateString(undefined, { month: "long", year: "numeric" });
 }
 
+// Messages may begin with a name, which stays as it is.
+const BEGINS = /^(?:an?|another|answers?|it|no|nothing|only|that|the|there|these|this|your?)\b/;
+
 /** Messages of the server as sentences. */
 export function sentences(...texts) {
   return texts
     .filter(Boolean)
-    .map((text) => text[0].toUpperCase() + text.slice(1) + (/[.!?…:]$/.test(text) ? "" : "."))
+    .map((text) => (BEGINS.test(text) ? text[0].toUpperCase() + text.slice(1) : text))
+    .map((text) => (/[.!?…:]$/.test(text) ? text : `${text}.`))
     .join(" ");
 }

@@ -9,13 +9,16 @@ const INLINE = [
   [/^\\\(([\s\S]+?)\\\)/, false],
   [/^\$(?![\s$])((?:\\[^\n]|[^\\\n$])+?)(?<!\s)\$(?!\d)/, false], // "$5 or $10" is no formula
 ];
-const TAGS = `math maction menclose merror mfrac mglyph mi mn mo mover mpadded mphantom mroot mrow ms mspace msqrt mstyle
+const TAGS =
+  `math maction menclose merror mfrac mglyph mi mn mo mover mpadded mphantom mroot mrow ms mspace msqrt mstyle
   msub msubsup msup mtable mtd mtext mtr munder munderover`.split(/\s+/);
-const ATTRIBUTES = `display mathvariant stretchy fence separator lspace rspace minsize maxsize symmetric movablelimits accent
+const ATTRIBUTES =
+  `display mathvariant stretchy fence separator lspace rspace minsize maxsize symmetric movablelimits accent
   accentunder linethickness displaystyle scriptlevel mathcolor mathbackground mathsize width height depth voffset notation
   columnalign columnspacing rowspacing columnlines rowlines largeop`.split(/\s+/);
 
-const place = (tex, isDisplay) => `<code class="${isDisplay ? "md-display" : "md-formula"}">${escaped(tex.trim())}</code>`;
+const place = (tex, isDisplay) =>
+  `<code class="${isDisplay ? "md-display" : "md-formula"}">${escaped(tex.trim())}</code>`;
 
 export const formulaExtensions = [
   {
@@ -60,7 +63,9 @@ function show(place) {
   const options = { displayMode: isDisplay, output: "mathml", throwOnError: true, trust: false, strict: "ignore" };
   try {
     const html = library.renderToString(tex, { ...options, maxSize: 20, maxExpand: 500 });
-    const math = cleaned(html.replace(/<annotation[^>]*>[^<]*<\/annotation>/g, ""), TAGS, ATTRIBUTES).querySelector("math");
+    const math = cleaned(html.replace(/<annotation[^>]*>[^<]*<\/annotation>/g, ""), TAGS, ATTRIBUTES).querySelector(
+      "math",
+    );
     for (const table of math.querySelectorAll("mtable")) align(table);
     place.replaceWith(math);
   } catch (error) {

@@ -6,6 +6,7 @@ import { el } from "./dom.js";
 const isMac = navigator.platform.startsWith("Mac");
 const MAIN = isMac ? "⌘" : "Ctrl";
 
+// prettier-ignore
 const SHORTCUTS = [
   ["Anywhere", [
     [`${MAIN} K`, "Search all chats"],
@@ -36,7 +37,7 @@ const SHORTCUTS = [
     ["Delete", "Delete"],
     ["Shift F10", "More"],
   ]],
-]; // prettier-ignore
+];
 
 export function showShortcuts() {
   return dialog(
@@ -46,7 +47,16 @@ export function showShortcuts() {
         "div",
         { class: "shortcuts" },
         SHORTCUTS.map(([title, rows]) =>
-          el("section", {}, el("h3", { text: title }), el("dl", {}, rows.map(([keys, what]) => el("div", {}, el("dt", {}, keycaps(keys)), el("dd", { text: what }))))),
+          el(
+            "section",
+            {},
+            el("h3", { text: title }),
+            el(
+              "dl",
+              {},
+              rows.map(([keys, what]) => el("div", {}, el("dt", {}, keycaps(keys)), el("dd", { text: what }))),
+            ),
+          ),
         ),
       ),
     { name: "wide" },
@@ -54,7 +64,13 @@ export function showShortcuts() {
 }
 
 function keycaps(keys) {
-  return keys.split(" ").map((key) => (["or", "/"].includes(key) && keys.includes(` ${key} `) ? el("span", { class: "quiet", text: ` ${key} ` }) : el("kbd", { text: key })));
+  return keys
+    .split(" ")
+    .map((key) =>
+      ["or", "/"].includes(key) && keys.includes(` ${key} `)
+        ? el("span", { class: "quiet", text: ` ${key} ` })
+        : el("kbd", { text: key }),
+    );
 }
 
 const isEditing = (target) => target.closest?.("input, textarea, select, [contenteditable]");
@@ -84,5 +100,13 @@ function actionOf(event) {
   if (key === "?") return "shortcuts";
   if (event.ctrlKey || event.metaKey) return null;
   if (event.target.closest?.("button, a, summary") && !event.target.closest(".turn")) return null;
-  return { c: "copy", e: "edit", r: "regenerate", f: "fork", t: "drafters", ArrowLeft: "versionBefore", ArrowRight: "versionAfter" }[key];
+  return {
+    c: "copy",
+    e: "edit",
+    r: "regenerate",
+    f: "fork",
+    t: "drafters",
+    ArrowLeft: "versionBefore",
+    ArrowRight: "versionAfter",
+  }[key];
 }

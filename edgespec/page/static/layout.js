@@ -57,6 +57,15 @@ export function listenToLayout(menu) {
       keep("theme", theme);
       showTheme();
     };
-    menu(currentTarget, THEMES.map(([theme, label, icon]) => ({ label, icon, checked: kept("theme") === theme, run: () => choose(theme) })), "Theme");
+    menu(
+      currentTarget,
+      THEMES.map(([theme, label, icon]) => ({
+        label,
+        icon,
+        checked: kept("theme") === theme,
+        run: () => choose(theme),
+      })),
+      "Theme",
+    );
   });
 }

@@ -14,7 +14,20 @@ const SAVED_AFTER_MS = [60, 200, 600, 1500]; // the server saves an answer that 
 const MOST_FINISHED = 30;
 const UNFINISHED = "not finished yet";
 const SPEED_EVERY_MS = 250;
-const HEARD = new Set(["named", "loading", "waiting", "reading", "turn", "token", "call", "notice", "error", "end", "lane", "result"]);
+const HEARD = new Set([
+  "named",
+  "loading",
+  "waiting",
+  "reading",
+  "turn",
+  "token",
+  "call",
+  "notice",
+  "error",
+  "end",
+  "lane",
+  "result",
+]);
 
 /** Views of answers that were generated on this page, by their keys: they stay when the chat is read again. */
 export const finished = new Map();
@@ -34,7 +47,10 @@ export class Answer {
     this.status = new Status();
     this.rows = el("div", { class: "rows" });
     this.element = el("div", { class: "live", "aria-busy": "true" }, this.rows, this.status.element);
-    this.sent = body.text && isSent ? el("div", { class: "turn user" }, el("div", { class: "bubble", dir: "auto", text: body.text })) : "";
+    this.sent =
+      body.text && isSent
+        ? el("div", { class: "turn user" }, el("div", { class: "bubble", dir: "auto", text: body.text }))
+        : "";
     this.rows.append(this.sent); // until the server has the message
   }
 

@@ -22,9 +22,14 @@ import { Transcript } from "./transcript.js";
 
 const actions = {
   regenerate: (key) => generate({ action: "regenerate", key }, { after: before(key) }),
-  edit: ({ key, role }, text) => generate({ action: "edit", key, text }, { after: before(key), isSent: role === "user" }),
-  goOn: () => generate({ action: "continue" }, { after: before(app.chat.turns.at(-1).key), begun: app.chat.turns.at(-1).text }),
-  showVersion: (key) => change("switch", { key }).then(() => transcript.goTo(key)).catch(told),
+  edit: ({ key, role }, text) =>
+    generate({ action: "edit", key, text }, { after: before(key), isSent: role === "user" }),
+  goOn: () =>
+    generate({ action: "continue" }, { after: before(app.chat.turns.at(-1).key), begun: app.chat.turns.at(-1).text }),
+  showVersion: (key) =>
+    change("switch", { key })
+      .then(() => transcript.goTo(key))
+      .catch(told),
   fork: (key) => chats.fork(app.chat.id, key),
 };
 
@@ -68,12 +73,15 @@ async function race(text) {
 
 async function run(answer, text, entries = []) {
   if (answerHere()) return;
+  const { notices } = transcript;
   transcript.notices = [];
   const done = answer.run();
   transcript.update();
   transcript.toEnd();
   await done;
   if (answer.isAccepted) return;
+  transcript.notices = notices;
+  transcript.update();
   if (answer.failure) {
     told(answer.failure);
     refreshChat().catch(() => {}); // another program may have changed the chat
@@ -142,7 +150,10 @@ async function exportChat({ id, format }) {
   try {
     const url = URL.createObjectURL(await getBlob("/page/export", { id, format }));
     const title = chats.shown.find((chat) => chat.id === id)?.title ?? app.chat.title;
-    el("a", { href: url, download: `${title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60) || "chat"}.${format}` }).click();
+    el("a", {
+      href: url,
+      download: `${title.replace(/[^\p{L}\p{N}]+/gu, "-").slice(0, 60) || "chat"}.${format}`,
+    }).click();
     setTimeout(() => URL.revokeObjectURL(url), 10_000);
   } catch (error) {
     told(error);
@@ -150,7 +161,13 @@ async function exportChat({ id, format }) {
 }
 
 function openChat() {
-  return { id: app.chat.id, folder: "", pinned: false, ...chats.shown.find((chat) => chat.id === app.chat.id), title: app.chat.title };
+  return {
+    id: app.chat.id,
+    folder: "",
+    pinned: false,
+    ...chats.shown.find((chat) => chat.id === app.chat.id),
+    title: app.chat.title,
+  };
 }
 
 hooks.unreachable = connectionLost;
@@ -179,7 +196,8 @@ hear("chat", () => {
 hear("titled", (detail) => {
   showTitle();
   if (detail?.isNew) composer.named();
-  if (app.chat.id && !location.hash.startsWith(`#/chat/${app.chat.id}`)) history.replaceState(null, "", `#/chat/${app.chat.id}`);
+  if (app.chat.id && !location.hash.startsWith(`#/chat/${app.chat.id}`))
+    history.replaceState(null, "", `#/chat/${app.chat.id}`);
   if (!detail?.isKnown) chats.refresh();
 });
 hear("answers", () => {
@@ -191,6 +209,7 @@ hear("answered", (answer) => {
   transcript.update();
   if (answer.field?.isConnected) transcript.showStart(answer.field);
   composer.update();
+  chats.mark();
   chats.refresh();
   refreshState({ quiet: true }).catch(() => {});
 });
@@ -227,10 +246,12 @@ const onMessage = (act) => () => {
   const view = transcript.focused;
   return view ? act(view) : false;
 };
-const step = (by) => ({ turn }) => {
-  const to = turn.versions?.[turn.versions.indexOf(turn.key) + by];
-  return to && !answerHere() ? actions.showVersion(to) : false;
-};
+const step =
+  (by) =>
+  ({ turn }) => {
+    const to = turn.versions?.[turn.versions.indexOf(turn.key) + by];
+    return to && !answerHere() ? actions.showVersion(to) : false;
+  };
 listen({
   search: () => (toggleList(true), chats.focusSearch()),
   newChat: newChatHere,
@@ -252,7 +273,9 @@ listen({
   },
   copy: onMessage(({ turn }) => copy(parts(turn.text).text || turn.text).then(() => announce("Copied"))),
   edit: onMessage((view) => (answerHere() || view.turn.role === "tool" ? false : view.edit())),
-  regenerate: onMessage(({ turn }) => (turn.role === "assistant" && !answerHere() ? actions.regenerate(turn.key) : false)),
+  regenerate: onMessage(({ turn }) =>
+    turn.role === "assistant" && !answerHere() ? actions.regenerate(turn.key) : false,
+  ),
   fork: onMessage(({ turn }) => actions.fork(turn.key)),
   versionBefore: onMessage(step(-1)),
   versionAfter: onMessage(step(1)),
@@ -274,4 +297,5 @@ if (!matchMedia("(pointer: coarse)").matches) find("#message").focus();
 document.body.classList.add("is-ready");
 
 // Now there is time for what the first code and the first formula need.
-for (const library of ["highlight", "katex"]) (globalThis.requestIdleCallback ?? setTimeout)(() => import(`./vendor/${library}.min.js`));
+for (const library of ["highlight", "katex"])
+  (globalThis.requestIdleCallback ?? setTimeout)(() => import(`./vendor/${library}.min.js`));

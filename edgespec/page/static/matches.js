@@ -6,7 +6,10 @@ const MOST = 500; // marks
 
 export function markMatches(query) {
   if (!globalThis.Highlight) return;
-  const words = query.toLowerCase().split(/\s+/).filter((word) => word.length > 1);
+  const words = query
+    .toLowerCase()
+    .split(/\s+/)
+    .filter((word) => word.length > 1);
   if (!words.length) {
     CSS.highlights.delete("found");
     return;

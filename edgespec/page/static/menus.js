@@ -7,7 +7,11 @@ const GAP = 6;
 /** Open a panel next to a button. Returns the panel. */
 export function anchored(button, content, { label, role = "dialog", onclose } = {}) {
   if (button.getAttribute("aria-expanded") === "true") return null;
-  const panel = el("div", { class: role === "menu" ? "panel menu" : "panel", popover: "auto", role, "aria-label": label, tabindex: "-1" }, content);
+  const panel = el(
+    "div",
+    { class: role === "menu" ? "panel menu" : "panel", popover: "auto", role, "aria-label": label, tabindex: "-1" },
+    content,
+  );
   (button.closest("dialog") ?? document.body).append(panel);
   panel.addEventListener("toggle", ({ newState }) => {
     if (newState !== "closed") return;
@@ -67,7 +71,12 @@ function entry({ label, icon: name, run, about, checked, danger }) {
       onclick: run,
     },
     name ? icon(name) : null,
-    el("span", { class: "grow" }, el("span", { text: label }), about ? el("span", { class: "quiet", text: about }) : null),
+    el(
+      "span",
+      { class: "grow" },
+      el("span", { text: label }),
+      about ? el("span", { class: "quiet", text: about }) : null,
+    ),
     checked ? icon("check") : null,
   );
 }

@@ -16,9 +16,22 @@ export function askForRace(text) {
   return dialog(
     "Race two settings",
     (close) => {
-      const message = el("textarea", { rows: "3", "aria-label": "Message", value: text, placeholder: "A message that both answer", dir: "auto", autofocus: true });
+      const message = el("textarea", {
+        rows: "3",
+        "aria-label": "Message",
+        value: text,
+        placeholder: "A message that both answer",
+        dir: "auto",
+        autofocus: true,
+      });
       const sides = ["", WITHOUT_DRAFTS].map((value, index) =>
-        el("input", { value, "aria-label": `Settings of side ${index + 1}`, placeholder: "as they are", list: "race-ideas", spellcheck: "false" }),
+        el("input", {
+          value,
+          "aria-label": `Settings of side ${index + 1}`,
+          placeholder: "as they are",
+          list: "race-ideas",
+          spellcheck: "false",
+        }),
       );
       const submit = (event) => {
         event.preventDefault();
@@ -27,10 +40,17 @@ export function askForRace(text) {
       return el(
         "form",
         { onsubmit: submit },
-        el("p", { class: "quiet", text: "Both answers have the same seed and run one after the other. Write changes as NAME=VALUE; an empty field means the settings of the chat." }),
+        el("p", {
+          class: "quiet",
+          text: "Both answers have the same seed and run one after the other. Write changes as NAME=VALUE; an empty field means the settings of the chat.",
+        }),
         message,
         el("div", { class: "sides" }, el("label", {}, "Left", sides[0]), el("label", {}, "Right", sides[1])),
-        el("datalist", { id: "race-ideas" }, IDEAS.map((value) => el("option", { value }))),
+        el(
+          "datalist",
+          { id: "race-ideas" },
+          IDEAS.map((value) => el("option", { value })),
+        ),
         el("div", { class: "buttons" }, cancelButton(close), el("button", { class: "button primary", text: "Start" })),
       );
     },
@@ -43,7 +63,16 @@ export class Race extends Answer {
     super(body, { ...options, path: "/page/race" });
     this.lanes = body.sides.map((side) => new Lane(side || "settings of the chat"));
     this.verdict = el("div", { class: "verdict", hidden: true });
-    this.field = el("section", { class: "race", "aria-label": "Race" }, this.verdict, el("div", { class: "lanes" }, this.lanes.map((lane) => lane.element)));
+    this.field = el(
+      "section",
+      { class: "race", "aria-label": "Race" },
+      this.verdict,
+      el(
+        "div",
+        { class: "lanes" },
+        this.lanes.map((lane) => lane.element),
+      ),
+    );
   }
 
   lane({ lane, title }) {
@@ -93,7 +122,14 @@ class Lane {
     this.bar = el("div", { class: "lane-bar" });
     this.body = el("div", { class: "lane-body", tabindex: "0", role: "region", "aria-label": title });
     this.keep = el("div", { class: "lane-keep" });
-    this.element = el("div", { class: "lane" }, el("header", {}, this.title, this.figures), this.bar, this.body, this.keep);
+    this.element = el(
+      "div",
+      { class: "lane" },
+      el("header", {}, this.title, this.figures),
+      this.bar,
+      this.body,
+      this.keep,
+    );
     this.element.addEventListener("kept", ({ detail }) => this.offer(detail));
   }
 
@@ -143,14 +179,17 @@ class Lane {
     this.element.classList.toggle("kept", isKept);
     const button = el("button", { type: "button", class: "button", text: "Keep this answer" });
     button.addEventListener("click", () => this.choose(button));
-    this.keep.replaceChildren(isKept ? el("span", { class: "quiet" }, icon("check"), "The chat continues with this answer") : button);
+    this.keep.replaceChildren(
+      isKept ? el("span", { class: "quiet" }, icon("check"), "The chat continues with this answer") : button,
+    );
   }
 
   async choose(button) {
     button.disabled = true;
     try {
       await change("switch", { key: this.key });
-      for (const lane of this.element.parentElement.children) lane.dispatchEvent(new CustomEvent("kept", { detail: this.key }));
+      for (const lane of this.element.parentElement.children)
+        lane.dispatchEvent(new CustomEvent("kept", { detail: this.key }));
     } catch (error) {
       told(error);
     }

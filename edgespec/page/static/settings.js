@@ -15,19 +15,33 @@ export function showSettings() {
     () => {
       const rows = app.state.settings.map((setting) => new Row(setting));
       const groups = Object.entries(GROUPS).map(([group, title]) =>
-        el("fieldset", {}, el("legend", { text: title }), rows.filter((row) => row.setting.group === group).map((row) => row.element)),
+        el(
+          "fieldset",
+          {},
+          el("legend", { text: title }),
+          rows.filter((row) => row.setting.group === group).map((row) => row.element),
+        ),
       );
       const search = el("input", { type: "search", placeholder: "Find a setting", "aria-label": "Find a setting" });
       search.addEventListener("input", () => filter(rows, groups, search.value.trim().toLowerCase()));
       const resetAll = async () => {
-        await save(Object.fromEntries(app.state.settings.map(({ name, value }) => [name, value]).filter(([name]) => name in app.chat.settings)));
+        await save(
+          Object.fromEntries(
+            app.state.settings.map(({ name, value }) => [name, value]).filter(([name]) => name in app.chat.settings),
+          ),
+        );
         rows.forEach((row) => row.update());
       };
       return el(
         "div",
         { class: "settings" },
         systemPrompt(),
-        el("div", { class: "tools" }, search, el("button", { type: "button", class: "button", text: "Reset all", onclick: resetAll })),
+        el(
+          "div",
+          { class: "tools" },
+          search,
+          el("button", { type: "button", class: "button", text: "Reset all", onclick: resetAll }),
+        ),
         groups,
       );
     },
@@ -36,7 +50,13 @@ export function showSettings() {
 }
 
 function systemPrompt() {
-  const field = el("textarea", { rows: "4", value: app.chat.system, placeholder: "Instructions that the model reads before all messages", dir: "auto", "aria-label": "System prompt" });
+  const field = el("textarea", {
+    rows: "4",
+    value: app.chat.system,
+    placeholder: "Instructions that the model reads before all messages",
+    dir: "auto",
+    "aria-label": "System prompt",
+  });
   field.addEventListener("change", () => saveSystem(field.value));
   return el("label", { class: "system" }, el("span", { class: "name", text: "System prompt" }), field);
 }
@@ -91,10 +111,20 @@ class Row {
   makeControl() {
     const { kind, choices } = this.setting;
     if (kind === "flag") return el("input", { type: "checkbox", role: "switch" });
-    if (choices.length) return el("select", {}, choices.map((choice) => el("option", { value: choice, text: choice || "none" })));
+    if (choices.length)
+      return el(
+        "select",
+        {},
+        choices.map((choice) => el("option", { value: choice, text: choice || "none" })),
+      );
     if (LONG.includes(kind)) return el("textarea", { rows: "2", spellcheck: "false" });
     const isNumber = kind === "number" || kind === "integer";
-    return el("input", { type: "text", inputmode: isNumber ? "decimal" : null, spellcheck: "false", autocomplete: "off" });
+    return el("input", {
+      type: "text",
+      inputmode: isNumber ? "decimal" : null,
+      spellcheck: "false",
+      autocomplete: "off",
+    });
   }
 
   get text() {

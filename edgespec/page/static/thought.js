@@ -12,10 +12,16 @@ export function parts(text) {
   const begin = BEGIN.exec(text);
   if (!begin) return { thought: "", isClosed: true, text, start: 0 };
   const end = text.indexOf(END, begin[0].length);
-  if (end < 0) return { thought: withoutBegunEnd(text.slice(begin[0].length)), isClosed: false, text: "", start: text.length };
+  if (end < 0)
+    return { thought: withoutBegunEnd(text.slice(begin[0].length)), isClosed: false, text: "", start: text.length };
   const rest = text.slice(end + END.length);
   const said = rest.trimStart();
-  return { thought: text.slice(begin[0].length, end).trim(), isClosed: true, text: said, start: text.length - said.length };
+  return {
+    thought: text.slice(begin[0].length, end).trim(),
+    isClosed: true,
+    text: said,
+    start: text.length - said.length,
+  };
 }
 
 /** The beginning of the mark is not shown while the rest of it is generated. */

@@ -1,5 +1,6 @@
 /** Short messages at the edge of the page. */
 
+import { Unreachable } from "./api.js";
 import { sentences } from "./format.js";
 import { el, find, icon, iconButton } from "./dom.js";
 
@@ -13,7 +14,8 @@ export function toast(text, { action, level = "info", lasts = SHOWN_MS } = {}) {
     { class: `toast ${level}`, role: level === "error" ? "alert" : "status" },
     icon(level === "info" ? "info" : "alert"),
     el("span", { class: "grow", text }),
-    action && el("button", { type: "button", class: "button", text: action.label, onclick: () => (remove(), action.run()) }),
+    action &&
+      el("button", { type: "button", class: "button", text: action.label, onclick: () => (remove(), action.run()) }),
     iconButton("close", "Close", remove),
   );
   const place = find("#toasts");
@@ -24,8 +26,8 @@ export function toast(text, { action, level = "info", lasts = SHOWN_MS } = {}) {
   return remove;
 }
 
-/** Show an error of a request. Someone who stopped it knows. */
+/** Show an error of a request, unless the user stopped it, or a banner shows it already. */
 export function told(error) {
-  if (error.name === "AbortError") return;
+  if (error.name === "AbortError" || error instanceof Unreachable) return;
   toast(sentences(error.message, error.hint), { level: "error", lasts: 10_000 });
 }

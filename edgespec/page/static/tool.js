@@ -16,7 +16,14 @@ export function toolView(tool) {
   return el(
     "details",
     { class: `fold tool ${tool.outcome === "ok" ? "" : "failed"}` },
-    el("summary", {}, icon("tool"), named(tool), el("span", { class: "quiet", text: tool.summary || tool.outcome }), icon("down")),
+    el(
+      "summary",
+      {},
+      icon("tool"),
+      named(tool),
+      el("span", { class: "quiet", text: tool.summary || tool.outcome }),
+      icon("down"),
+    ),
     part("Arguments", tool.arguments),
     part("Result", tool.result),
   );
@@ -25,7 +32,14 @@ export function toolView(tool) {
 /** A call that is not done, `{id, name, arguments, state}`. */
 export function callView(call) {
   if (call.state !== "asking") {
-    return el("div", { class: "call" }, icon("tool"), named(call), el("span", { text: "is running…" }), el("span", { class: "pulse" }));
+    return el(
+      "div",
+      { class: "call" },
+      icon("tool"),
+      named(call),
+      el("span", { text: "is running…" }),
+      el("span", { class: "pulse" }),
+    );
   }
   const buttons = DECISIONS.map(([decision, label]) =>
     el("button", {
@@ -57,5 +71,10 @@ async function decide(id, decision, buttons) {
 const named = (tool) => el("code", { class: "tool-name", text: tool.name || "tool" });
 
 function part(label, text) {
-  return el("div", { class: "tool-part" }, el("div", { class: "label", text: label }), el("pre", { dir: "auto", tabindex: "0", text: text || "none" }));
+  return el(
+    "div",
+    { class: "tool-part" },
+    el("div", { class: "label", text: label }),
+    el("pre", { dir: "auto", tabindex: "0", text: text || "none" }),
+  );
 }

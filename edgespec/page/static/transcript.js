@@ -18,7 +18,10 @@ export class Transcript {
     this.notices = []; // of the last answer; they are not saved with the chat
     this.follows = true; // the end, while text is added
     this.top = 0;
-    this.near = new IntersectionObserver((entries) => this.renderNear(entries), { root: this.scroller, rootMargin: NEAR });
+    this.near = new IntersectionObserver((entries) => this.renderNear(entries), {
+      root: this.scroller,
+      rootMargin: NEAR,
+    });
     this.scroller.addEventListener("scroll", () => this.scrolled(), { passive: true });
     new ResizeObserver(() => this.follow()).observe(this.list);
     new ResizeObserver(() => this.follow()).observe(this.scroller);
@@ -38,7 +41,10 @@ export class Transcript {
       const isLast = !answer && index === shown.length - 1;
       views.get(turn.key).update(turn, { isLast, next: shown[index + 1]?.role });
     });
-    this.place([...views.values()].map((view) => view.element), answer);
+    this.place(
+      [...views.values()].map((view) => view.element),
+      answer,
+    );
     if (isOpened) {
       for (const turn of shown.slice(-LAST)) views.get(turn.key).render();
       this.toEnd();

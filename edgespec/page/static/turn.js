@@ -49,7 +49,9 @@ export class TurnView {
   }
 
   tool() {
-    return [toolView(this.turn.tool ?? { name: "", arguments: "", result: this.turn.text, outcome: "ok", summary: "" })];
+    return [
+      toolView(this.turn.tool ?? { name: "", arguments: "", result: this.turn.text, outcome: "ok", summary: "" }),
+    ];
   }
 
   assistant() {
@@ -69,7 +71,9 @@ export class TurnView {
     return el(
       "footer",
       { class: "foot" },
-      isAnswer && turn.end ? el("p", { class: "notice" }, icon("info"), `The answer is incomplete: ${turn.end}.`) : null,
+      isAnswer && turn.end
+        ? el("p", { class: "notice" }, icon("info"), `The answer is incomplete: ${turn.end}.`)
+        : null,
       isAnswer && this.isLast ? contextNotice(turn.stats) : null,
       el("div", { class: "actions" }, this.versions(), this.buttons(), isAnswer ? figuresButton(turn) : null),
     );
@@ -98,7 +102,11 @@ export class TurnView {
     const button = (name, label, run) => iconButton(name, label, run, { disabled: isBusy });
     const copyIt = iconButton("copy", "Copy", () => copy(parts(turn.text).text || turn.text, copyIt));
     if (turn.role === "user") {
-      return [copyIt, button("edit", "Edit", () => this.edit()), button("fork", "Fork: a new chat up to here", () => actions.fork(turn.key))];
+      return [
+        copyIt,
+        button("edit", "Edit", () => this.edit()),
+        button("fork", "Fork: a new chat up to here", () => actions.fork(turn.key)),
+      ];
     }
     return [
       copyIt,
@@ -112,7 +120,12 @@ export class TurnView {
   /** Let the user change the message. The new text is a new branch; that of a user is answered. */
   edit() {
     if (this.element.querySelector(".editor")) return;
-    const field = el("textarea", { class: "editor", value: this.turn.text, "aria-label": "Edit the message", dir: "auto" });
+    const field = el("textarea", {
+      class: "editor",
+      value: this.turn.text,
+      "aria-label": "Edit the message",
+      dir: "auto",
+    });
     const close = () => {
       this.element.replaceChildren(...before);
       this.element.classList.remove("edited");
@@ -127,7 +140,12 @@ export class TurnView {
       "div",
       { class: "buttons" },
       el("button", { type: "button", class: "button", text: "Cancel", onclick: close }),
-      el("button", { type: "button", class: "button primary", text: this.turn.role === "user" ? "Send" : "Save", onclick: save }),
+      el("button", {
+        type: "button",
+        class: "button primary",
+        text: this.turn.role === "user" ? "Send" : "Save",
+        onclick: save,
+      }),
     );
     field.addEventListener("keydown", (event) => {
       if (event.key === "Escape") close();
