@@ -1,8 +1,9 @@
 /** The field for messages, with its files; unsent text is kept for each chat. */
 
 import { answerHere, app } from "./app.js";
-import { el, find, icon } from "./dom.js";
+import { el, find } from "./dom.js";
 import { Attachments } from "./files.js";
+import { icon } from "./icons.js";
 import { keep, kept } from "./kept.js";
 import { menu } from "./menus.js";
 import { toast } from "./toasts.js";

@@ -1,7 +1,8 @@
 /** The figures of an answer: one line, and all of them on demand. */
 
-import { el, icon } from "./dom.js";
+import { el } from "./dom.js";
 import { count, seconds, speed } from "./format.js";
+import { icon } from "./icons.js";
 import { anchored } from "./menus.js";
 
 /** "78 tok/s · 2.1× plain decoding", as a button that shows the rest. */

@@ -1,9 +1,10 @@
 /** Files of messages: read by the server, shown as thumbnails and chips. */
 
 import { getBlob, post } from "./api.js";
-import { el, icon, iconButton } from "./dom.js";
+import { el, iconButton } from "./dom.js";
 import { bytes, count } from "./format.js";
 import { dialog } from "./dialogs.js";
+import { icon } from "./icons.js";
 import { told } from "./toasts.js";
 
 const MOST_BYTES = 64_000_000;

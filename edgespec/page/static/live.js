@@ -2,9 +2,10 @@
 
 import { ApiError, events, Unreachable } from "./api.js";
 import { app, refreshChat, tell } from "./app.js";
-import { announce, el, icon } from "./dom.js";
+import { announce, el } from "./dom.js";
 import { Tokens } from "./drafters.js";
 import { count, plural, sentences, speed } from "./format.js";
+import { icon } from "./icons.js";
 import { Prose } from "./prose.js";
 import { parts, Thought } from "./thought.js";
 import { callView } from "./tool.js";

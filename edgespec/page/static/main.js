@@ -6,7 +6,8 @@ import { Chats } from "./chats.js";
 import { Composer } from "./composer.js";
 import { connectionLost, hearRestored } from "./connection.js";
 import { askForKey } from "./dialogs.js";
-import { announce, copy, el, find, icon } from "./dom.js";
+import { announce, copy, el, find } from "./dom.js";
+import { icon } from "./icons.js";
 import { keep } from "./kept.js";
 import { listen, showShortcuts } from "./keys.js";
 import { Answer } from "./live.js";
@@ -129,7 +130,7 @@ async function showMessage(key) {
 function showTitle() {
   const { title } = app.chat;
   document.title = title ? `${title} · edgespec` : "edgespec";
-  find("#title").textContent = title;
+  find("#title").textContent = title || "New chat";
   find("#chat-menu").hidden = !app.chat.id;
 }
 

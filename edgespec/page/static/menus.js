@@ -1,6 +1,7 @@
 /** Menus and panels that open next to a button, and close with Esc or a click elsewhere. */
 
-import { el, icon } from "./dom.js";
+import { el } from "./dom.js";
+import { icon } from "./icons.js";
 
 const GAP = 6;
 

@@ -1,8 +1,9 @@
 /** The model of the next answer: a button that shows it, and the list of models. */
 
 import { app, modelInUse, modelNamed, refreshState, useModel } from "./app.js";
-import { el, find, icon } from "./dom.js";
+import { el, find } from "./dom.js";
 import { bytes, count } from "./format.js";
+import { icon } from "./icons.js";
 import { menu } from "./menus.js";
 import { told } from "./toasts.js";
 

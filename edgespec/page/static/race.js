@@ -2,9 +2,10 @@
 
 import { change } from "./app.js";
 import { dialog, cancelButton } from "./dialogs.js";
-import { announce, el, icon } from "./dom.js";
+import { announce, el } from "./dom.js";
 import { gainOf } from "./figures.js";
 import { plural, seconds, sentences, speed } from "./format.js";
+import { icon } from "./icons.js";
 import { Answer, LiveText } from "./live.js";
 import { told } from "./toasts.js";
 

@@ -2,8 +2,9 @@
 
 import { app, change, set, tell, valueOf } from "./app.js";
 import { dialog } from "./dialogs.js";
-import { el, icon, iconButton } from "./dom.js";
+import { el, iconButton } from "./dom.js";
 import { sentences } from "./format.js";
+import { icon } from "./icons.js";
 import { told } from "./toasts.js";
 
 const GROUPS = { sampling: "Sampling", answer: "Answer", drafting: "Drafting" };

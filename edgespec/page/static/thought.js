@@ -1,7 +1,8 @@
 /** The reasoning of an answer: folded, but open while it is written. */
 
-import { el, icon } from "./dom.js";
+import { el } from "./dom.js";
 import { seconds } from "./format.js";
+import { icon } from "./icons.js";
 import { Prose } from "./prose.js";
 
 const BEGIN = /^\s*<think>/;

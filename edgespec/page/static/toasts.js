@@ -2,7 +2,8 @@
 
 import { Unreachable } from "./api.js";
 import { sentences } from "./format.js";
-import { el, find, icon, iconButton } from "./dom.js";
+import { el, find, iconButton } from "./dom.js";
+import { icon } from "./icons.js";
 
 const SHOWN_MS = 6000;
 

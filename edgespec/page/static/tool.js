@@ -1,7 +1,8 @@
 /** Calls of tools: what is called, whether it may be, and what it returned. */
 
 import { post } from "./api.js";
-import { el, icon } from "./dom.js";
+import { el } from "./dom.js";
+import { icon } from "./icons.js";
 import { told } from "./toasts.js";
 
 const DECISIONS = [

@@ -3,10 +3,11 @@
 import { get } from "./api.js";
 import { app, answerHere } from "./app.js";
 import { attachmentView } from "./files.js";
-import { copy, el, icon, iconButton } from "./dom.js";
+import { copy, el, iconButton } from "./dom.js";
 import { contextNotice, figuresButton } from "./figures.js";
 import { legend, Tokens } from "./drafters.js";
 import { moment } from "./format.js";
+import { icon } from "./icons.js";
 import { Prose } from "./prose.js";
 import { parts, Thought } from "./thought.js";
 import { told } from "./toasts.js";
