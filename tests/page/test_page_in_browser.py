@@ -62,7 +62,9 @@ def test_a_message_is_answered_and_the_chat_is_in_the_list(browser: Browser, pag
 
 def test_escape_stops_an_answer_which_can_be_continued(browser: Browser, page: PageClient) -> None:
     chat = opened(browser, page, "Tell me everything", most=4)
-    page.post("chat", id=chat, action="set", settings={"regex": "([a-z]{4} ){800}", "max-tokens": "1500"})
+    page.post(
+        "chat", id=chat, action="set", settings={"regex": "([a-z]{4} ){800}", "max-tokens": "1500", "pace": "off"}
+    )
     browser.click("[aria-label=Regenerate]")
     browser.wait(lambda: len(browser.text(".growing .prose")) > 20)
     browser.press(ESCAPE)
@@ -74,6 +76,26 @@ def test_escape_stops_an_answer_which_can_be_continued(browser: Browser, page: P
     (whole,) = answers(page, chat)
     assert whole.startswith(begun)
     assert words(browser.text(".turn.assistant .prose")) == words(whole)
+
+
+@pytest.mark.parametrize("stops", [False, True])
+def test_a_message_that_is_written_during_an_answer_waits(browser: Browser, page: PageClient, stops: bool) -> None:
+    chat = opened(browser, page, "First", most=4)
+    slow = {"regex": "([a-z]{4} ){800}", "max-tokens": "1500" if stops else "600", "pace": "off"}
+    page.post("chat", id=chat, action="set", settings=slow)
+    browser.type("#message", "Second", ENTER)
+    browser.wait(lambda: browser.text(".growing .prose"))
+    browser.type("#message", "Third", ENTER)
+    browser.wait(lambda: browser.text(".queued .bubble") == "Third")
+    if stops:
+        browser.press(ESCAPE)
+        browser.wait(lambda: browser.run("return document.querySelector('#message').value") == "Third")
+        assert browser.texts(".bubble") == ["First", "Second"]
+        return
+    browser.wait(lambda: len(browser.all(".turn.assistant .actions")) == 3 and not browser.all(".live"))
+    turns = page.get("chat", id=chat)["turns"]
+    assert [turn["text"] for turn in turns if turn["role"] == "user"] == ["First", "Second", "Third"]
+    assert browser.texts(".bubble") == ["First", "Second", "Third"]
 
 
 def test_an_edited_message_is_a_branch_and_both_can_be_seen(browser: Browser, page: PageClient) -> None:

@@ -98,7 +98,7 @@ class Browser:
 
     def texts(self, selector: str) -> list[str]:
         found: list[str] = self.run(
-            "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText)", selector
+            "return [...document.querySelectorAll(arguments[0])].map(e => e.innerText || e.textContent)", selector
         )
         return found
 

@@ -86,7 +86,8 @@ export class Composer {
     if (!text.trim() && !this.files.all.length) return null;
     const entries = this.files.take();
     this.fill("");
-    return this.send(text, entries);
+    const answer = answerHere();
+    return answer ? answer.wait({ text, entries }) : this.send(text, entries);
   }
 
   /** Put a message back that could not be sent, before what was typed since. */
@@ -99,8 +100,7 @@ export class Composer {
   pressed(event) {
     if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
     event.preventDefault();
-    if (answerHere()) toast("The answer is still being generated. Esc stops it.");
-    else this.post();
+    this.post();
   }
 
   pasted(event) {

@@ -2,7 +2,7 @@
 
 import { ApiError, events, Unreachable } from "./api.js";
 import { app, refreshChat, tell } from "./app.js";
-import { announce, el } from "./dom.js";
+import { announce, el, iconButton } from "./dom.js";
 import { Tokens } from "./drafters.js";
 import { count, plural, sentences, speed } from "./format.js";
 import { icon } from "./icons.js";
@@ -46,8 +46,10 @@ export class Answer {
     this.calls = new Map();
     this.notices = [];
     this.status = new Status();
+    this.queued = []; // messages that are sent after the answer
     this.rows = el("div", { class: "rows" });
-    this.element = el("div", { class: "live", "aria-busy": "true" }, this.rows, this.status.element);
+    this.queue = el("div");
+    this.element = el("div", { class: "live", "aria-busy": "true" }, this.rows, this.status.element, this.queue);
     this.sent =
       body.text && isSent
         ? el("div", { class: "turn user" }, el("div", { class: "bubble", dir: "auto", text: body.text }))
@@ -62,6 +64,32 @@ export class Answer {
 
   isIn(chat) {
     return this.chat === chat || (this.id !== null && this.id === chat.id);
+  }
+
+  /** Send a message when the answer is finished: `{text, entries}`. */
+  wait(message) {
+    const remove = () => {
+      this.queued = this.queued.filter((each) => each !== message);
+      element.remove();
+    };
+    const element = el(
+      "div",
+      { class: "turn user queued" },
+      el("div", { class: "bubble", dir: "auto", text: message.text || "Files" }),
+      el(
+        "div",
+        { class: "actions" },
+        "Sent after this answer",
+        iconButton("close", "Do not send this message", remove),
+      ),
+    );
+    this.queued.push(message);
+    this.queue.append(element);
+  }
+
+  /** Whether the chat can go on: the answer was neither stopped nor did it fail. */
+  get isDone() {
+    return this.isAccepted && !this.failure && !this.hasFailed && !this.controller.signal.aborted;
   }
 
   stop() {
@@ -175,6 +203,7 @@ export class Answer {
 
   error({ message, hint = "" }) {
     if (!this.isAccepted) throw new ApiError({ message, hint });
+    this.hasFailed = true;
     this.notice({ text: sentences(message, hint), level: "error" });
   }
 

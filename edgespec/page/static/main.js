@@ -8,7 +8,7 @@ import { connectionLost, hearRestored } from "./connection.js";
 import { askForKey } from "./dialogs.js";
 import { announce, copy, el, find } from "./dom.js";
 import { icon } from "./icons.js";
-import { keep } from "./kept.js";
+import { keep, kept } from "./kept.js";
 import { listen, showShortcuts } from "./keys.js";
 import { Answer } from "./live.js";
 import { markMatches } from "./matches.js";
@@ -52,14 +52,35 @@ function about(chat) {
   return { ...body, settings: chat.settings, ...(chat.hasOwnSystem ? { system: chat.system } : {}) };
 }
 
-function send(text, entries) {
+/** Send a message, and after its answer those that are `queued`. */
+function send(text, entries, queued = []) {
   const body = { action: "ask", text, files: entries.map((entry) => entry.file) };
-  return generate(body, { after: app.chat.turns.at(-1)?.key ?? null, text, entries });
+  return generate(body, { after: app.chat.turns.at(-1)?.key ?? null, text, entries, queued });
+}
+
+/** Send the messages that were written during an answer, or put them back if the chat did not go on as expected. */
+function sendQueued(answer) {
+  const [next, ...rest] = answer.queued;
+  if (!next) return;
+  const isHere = answer.isIn(app.chat);
+  if (isHere && answer.isDone) {
+    send(next.text, next.entries, rest);
+    return;
+  }
+  const text = answer.queued.map((each) => each.text).join("\n\n");
+  if (isHere)
+    composer.restore(
+      text,
+      answer.queued.flatMap((each) => each.entries),
+    );
+  else keep(`draft.${answer.id}`, [kept(`draft.${answer.id}`), text].filter(Boolean).join("\n\n"));
 }
 
 /** Generate an answer; if it cannot begin, `text` and `entries` are put back into the field. */
-async function generate(body, { after, begun, isSent, text = body.text, entries = [] }) {
-  return run(new Answer({ ...about(app.chat), ...body }, { after, begun, isSent, actions }), text, entries);
+async function generate(body, { after, begun, isSent, text = body.text, entries = [], queued = [] }) {
+  const answer = new Answer({ ...about(app.chat), ...body }, { after, begun, isSent, actions });
+  for (const message of queued) answer.wait(message);
+  return run(answer, text, entries);
 }
 
 async function race(text) {
@@ -80,7 +101,12 @@ async function run(answer, text, entries = []) {
   transcript.update();
   transcript.toEnd();
   await done;
-  if (answer.isAccepted) return;
+  if (!answer.isAccepted) putBack(answer, notices, text, entries);
+  sendQueued(answer);
+}
+
+/** A message could not be sent: show the chat as it was, and have the message in the field. */
+function putBack(answer, notices, text, entries) {
   transcript.notices = notices;
   transcript.update();
   if (answer.failure) {

@@ -31,7 +31,7 @@ export class TurnView {
     this.state = state;
     Object.assign(this, { turn, isLast, callsTools: next === "tool" });
     this.element.setAttribute("aria-label", `${NAMES[turn.role] ?? turn.role}, ${moment(turn.created)}`);
-    this.body ??= this[turn.role]?.() ?? this.user();
+    this.body ??= this.build();
     this.element.replaceChildren(...[...this.body, this.foot()].filter(Boolean));
     if (this.legend) this.prose.element.before(this.legend);
     this.colour();
@@ -40,6 +40,11 @@ export class TurnView {
   /** Render the text, which until then is shown as it is. */
   render() {
     this.prose?.show();
+  }
+
+  build() {
+    if (this.turn.role === "assistant") return this.assistant();
+    return this.turn.role === "tool" ? this.tool() : this.user();
   }
 
   user() {
