@@ -50,6 +50,7 @@ POLICY = "; ".join((
 ))  # fmt: skip
 OWN = {"Cross-Origin-Resource-Policy": "same-origin", "X-Content-Type-Options": "nosniff"}
 HEADERS = {**OWN, "Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer", "Cache-Control": "no-cache"}
+SCRIPT = "text/javascript; charset=utf-8"  # the registry of Windows may say otherwise, and no browser would run it
 MOST_LISTED = 1000  # chats, and messages of a search
 
 
@@ -226,6 +227,8 @@ async def _static(server: Server, request: Request) -> Response:
     except HTTPException as error:
         raise no_route(request.method, request.url.path) from error
     response.headers.update(HEADERS)
+    if response.status_code == 200 and request.path_params["name"].endswith(".js"):
+        response.headers["Content-Type"] = SCRIPT
     return response
 
 

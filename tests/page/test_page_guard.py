@@ -24,6 +24,13 @@ def test_browsers_get_the_page_and_other_clients_a_line(page: PageClient) -> Non
         assert client.get("/").text == "edgespec is running\n"
 
 
+def test_scripts_are_scripts_whatever_the_system_says(page: PageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("starlette.responses.guess_type", lambda name: ("text/plain", None))
+    with page.server.client() as client:
+        assert client.get("/page/static/main.js").headers["content-type"].startswith("text/javascript")
+        assert client.get("/page/static/vendor/katex.min.js").headers["content-type"].startswith("text/javascript")
+
+
 @pytest.mark.parametrize("name", ["../routes.py", "%2e%2e/routes.py", "vendor/../../routes.py", "nothing.js", ""])
 def test_only_files_of_the_page_are_sent(page: PageClient, name: str) -> None:
     with page.server.client() as client:
