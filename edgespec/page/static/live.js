@@ -34,14 +34,18 @@ const HEARD = new Set([
 export const finished = new Map();
 
 export class Answer {
-  /** `after` is the key of the message that the answer follows, `begun` the text that it continues; `isSent`: it answers `body.text`. */
+  /**
+   * `after` is the key of the message that the answer follows, and `begun` the text that it continues.
+   * `isSent` is true if `body.text` is a message of the user.
+   */
   constructor(body, { after = null, begun = "", isSent = true, actions, path = "/page/answer" }) {
     Object.assign(this, { body, after, begun, actions, path });
     this.chat = app.chat;
     this.id = app.chat.id;
     this.isAccepted = false; // by the server
     this.isRead = false; // as it was saved
-    this.failure = null;
+    this.hasFailed = false; // in the middle, as the server says
+    this.failure = null; // of the connection, or of a request that was refused
     this.controller = new AbortController();
     this.calls = new Map();
     this.notices = [];
@@ -217,6 +221,7 @@ export class Answer {
   settle() {
     this.text?.finish();
     this.status.end();
+    this.element.removeAttribute("aria-busy");
   }
 
   /** Read the chat as it was saved; for an answer that was stopped, when it is saved. */

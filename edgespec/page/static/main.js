@@ -67,6 +67,7 @@ function sendQueued(answer) {
     send(next.text, next.entries, rest);
     return;
   }
+  answer.queue.remove();
   const text = answer.queued.map((each) => each.text).join("\n\n");
   if (isHere)
     composer.restore(

@@ -10,7 +10,8 @@ const TAGS =
   `a abbr b blockquote br code dd del details div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li mark ol p pre q s samp
   small span strong sub summary sup table tbody td tfoot th thead tr u ul var`.split(/\s+/);
 const ATTRIBUTES = ["href", "class", "start", "align", "colspan", "rowspan", "open"];
-// Other HTML is shown as it was written: a parser would report handlers and styles in it to the policy, even of inert elements.
+// Other HTML is shown as it was written. A parser would report handlers and styles in it to the policy, even those of
+// elements that are never inserted.
 const HARMLESS = new RegExp(
   `^(?:[^<]|</?(?:${TAGS.join("|")})(?:\\s+(?:${ATTRIBUTES.join("|")})(?:="[^"<>]*")?)*\\s*/?>)*$`,
   "i",

@@ -106,8 +106,8 @@ export class Race extends Answer {
   }
 
   settle() {
-    this.lanes?.forEach((lane) => lane.settle());
-    this.status.end();
+    super.settle();
+    this.lanes.forEach((lane) => lane.settle());
   }
 
   /** The race stays on the page until the chat continues. */
