@@ -148,6 +148,19 @@ def test_a_setting_is_changed_refused_and_reset(browser: Browser, page: PageClie
     browser.wait(lambda: page.get("chat", id=chat)["system"] == "Be brief.")
 
 
+def test_a_setting_of_a_new_chat_is_checked_and_sent_with_its_first_message(browser: Browser, page: PageClient) -> None:
+    browser.open(page.server.url)
+    browser.click("#settings")
+    browser.replace("[aria-label=max-tokens]", "few" + Keys.TAB)
+    assert "max-tokens must be a number" in browser.wait(lambda: browser.text(".problem:not(:empty)"))
+    browser.replace("[aria-label=max-tokens]", "5" + Keys.TAB)
+    browser.type("[aria-label='System prompt']", "Be brief.", Keys.TAB)
+    browser.press(ESCAPE)
+    send(browser, "New")
+    chat = page.get("chat", id=str(browser.driver.current_url).rpartition("/")[2])
+    assert (chat["settings"], chat["system"]) == ({"max-tokens": "5"}, "Be brief.")
+
+
 def test_a_race_shows_two_answers_and_the_other_one_can_be_kept(browser: Browser, page: PageClient) -> None:
     browser.open(page.server.url)
     browser.type("#message", "Who is faster?")

@@ -150,8 +150,17 @@ class Row {
     this.control.value = value;
   }
 
+  /** The server checks the settings of a chat that it has. */
+  check(text) {
+    const { kind, name, value } = this.setting;
+    const isNumber = kind === "number" || kind === "integer";
+    if (!app.chat.id && isNumber && text !== value && Number.isNaN(Number(text)))
+      throw new Error(`${name} must be a number`);
+  }
+
   async change(text) {
     try {
+      this.check(text);
       await save({ [this.setting.name]: text });
       this.update();
     } catch (error) {
