@@ -72,25 +72,39 @@ class TitleBar(Horizontal):
 
 
 class Welcome(Static):
-    """Shows the loaded model, and the most important keys."""
+    """Shows the loaded model, or the progress of loading it, and the most important keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._state, self._about, self._loading = "", list[Content](), ""
 
     def show(self, session: Session) -> None:
         """Show the loaded model."""
         info = session.model.info
         if session.model.engine is None:
-            state = "The model is not loaded yet."
+            self._state = "The model is not loaded."
         else:
-            state = one_line(f"{info.description}, context of {info.ctx_size:,} tokens")
+            self._state = one_line(f"{info.description}, context of {info.ctx_size:,} tokens")
+        self._about = []
+        if (system := one_line(session.chat.system)) or session.chat.persona:
+            of = f" · {session.chat.persona}" if session.chat.persona else ""
+            self._about.append(Content.styled(f"System prompt{of}: {system or 'none'}", "dim"))
+        self._draw()
+
+    def show_progress(self, progress: str) -> None:
+        """Show the progress of loading a model; with "" the model again."""
+        self._loading = progress
+        self._draw()
+
+    def _draw(self) -> None:
         width = max(len(key) for key, _ in HINTS)
         text = max(len(text) for _, text in HINTS)
         lines = [
             Content.assemble((key.rjust(width), "bold $text-primary"), "  ", (text_of.ljust(text), "dim"))
             for key, text_of in HINTS
         ]
-        title = [Content.styled("edgespec", "bold"), Content.styled(state, "dim")]
-        if (system := one_line(session.chat.system)) or session.chat.persona:
-            of = f" · {session.chat.persona}" if session.chat.persona else ""
-            title.append(Content.styled(f"System prompt{of}: {system or 'none'}", "dim"))
+        state = (self._loading, "$text-primary") if self._loading else (self._state, "dim")
+        title = [Content.styled("edgespec", "bold"), Content.assemble(state), *self._about]
         self.update(Content("\n").join([*title, Content(""), *lines]))
 
 

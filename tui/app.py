@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -19,7 +20,7 @@ from textual.widgets import Footer
 from textual.widgets._footer import FooterKey
 
 from edgespec.chat.attachments import without_files
-from edgespec.chat.commands import COMMANDS, find, is_command, name_and_argument
+from edgespec.chat.commands import COMMANDS, find, is_command, leaves, name_and_argument
 from edgespec.chat.controls import Controls
 from edgespec.chat.drafts import KeptDraft, recover
 from edgespec.chat.paths import pasted_files
@@ -30,14 +31,14 @@ from edgespec.tui.about_chat import TitleBar, Welcome
 from edgespec.tui.base_app import BaseApp, BusyError
 from edgespec.tui.chat_jobs import ChatJobs
 from edgespec.tui.composer import Composer, Pasted, PasteUndone, Submitted, SubmittedNothing
-from edgespec.tui.dialogs import Palette
+from edgespec.tui.dialogs import ChoiceScreen, ListEntry, Palette
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
 from edgespec.tui.plain import Horizontal, Static, TextArea, Vertical
-from edgespec.tui.sidebar import ChangeChat, ChatChosen, Searched, Sidebar
+from edgespec.tui.sidebar import ChangeChat, ChatChosen, ChatList, Searched, Sidebar
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
-from edgespec.tui.terminal import handle_signals
+from edgespec.tui.terminal import can_be_continued, handle_signals, know_alt_enter
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import CopyText, SaveCode, SwitchBranch, TurnCommand
 
@@ -45,8 +46,10 @@ FETCHED_EVERY_S = 0.15  # each frame costs the engine a few milliseconds of a co
 AGAIN_S = 3.0  # after a Ctrl+C, in which another one quits
 DRAFT_S = 1.0  # the longest time until a changed draft is written
 NICE = 10  # the engine has priority
-THEME = "theme"
+THEME, AS_TERMINAL = "theme", "terminal"
 PANEL, LEAST_TEXT = 28, 76  # columns of the statistics, which app.tcss sets too, and least columns of the messages
+LEAST_LINES = 28  # of the screen, for the statistics below the chats
+VAST = 170  # columns from which on all parts are wider
 SHOWN = {"help": "Help", "list": "Chats", "clear": "New", "tokens": "Tokens", "bye": "Quit"}  # at the foot
 MODES: tuple[tuple[type[Widget], str], ...] = (
     (TextArea, "Writing"),
@@ -76,12 +79,16 @@ def mode_of(focused: Widget | None) -> str:
 
 
 class Middle(Vertical):
-    """The messages and the field. The statistics are shown next to it if enough columns remain for the messages."""
+    """The messages and the field. The statistics are shown next to it if enough columns remain for the messages, and
+    otherwise below the list of chats, if that is shown next to it with enough lines."""
 
     def on_resize(self) -> None:
-        body = self.parent
+        body, left = self.parent, self.region.x
         assert isinstance(body, Widget)
-        body.set_class(body.region.right - self.region.x - PANEL >= LEAST_TEXT, "-roomy")
+        is_roomy = body.region.right - left - PANEL >= LEAST_TEXT
+        body.set_class(is_roomy, "-roomy")
+        body.set_class(not is_roomy and left > 0 and body.region.height >= LEAST_LINES, "-tall")
+        body.set_class(body.region.width >= VAST, "-vast")
 
 
 class ChatApp(BaseApp):
@@ -105,11 +112,13 @@ class ChatApp(BaseApp):
         ),
         Binding("ctrl+p", "command_palette", "Palette", id="palette"),
         Binding("escape", "stop", "Stop", show=False, id="stop"),
+        Binding("ctrl+z", "suspend_process", "Suspend", show=False, id="suspend"),
     ]
 
     def __init__(self, session: Session, *, message: str | None = None, theme: str = "textual-dark") -> None:
         super().__init__()
-        self.theme = theme
+        self.theme = self._own_theme = theme
+        self._is_as_terminal = True  # the theme follows the terminal
         self.session, self.figures = session, LiveStatistics()
         self.jobs, self._message = ChatJobs(self), message
         self._draft = KeptDraft() if session.store.file else None
@@ -138,7 +147,7 @@ class ChatApp(BaseApp):
         with suppress(StoreError):
             theme = self.session.store.preference(THEME)
             if theme in self.available_themes:
-                self.theme = str(theme)
+                self._is_as_terminal, self.theme = False, str(theme)
             self.query_one("#sidebar").set_class(bool(self.session.store.chats(limit=1)), "-usual")
         self.theme_changed_signal.subscribe(self, lambda theme: self._keep_theme(theme.name))
         if sys.platform == "linux" and not self.is_headless:
@@ -148,6 +157,8 @@ class ChatApp(BaseApp):
 
             if isinstance(self._driver, LinuxDriver):
                 handle_signals(self._driver, self.keep_unsent)
+        know_alt_enter()
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         self.set_interval(FETCHED_EVERY_S, self.jobs.fetch)
         self.set_interval(DRAFT_S, self._keep_draft)
         self.composer.input.focus()
@@ -195,9 +206,32 @@ class ChatApp(BaseApp):
         if not isinstance(self.screen, Palette):
             self.push_screen(Palette())
 
+    def action_change_theme(self) -> None:
+        """Let the user choose a theme, or the one that suits the terminal."""
+
+        def take(name: str | None) -> None:
+            if name is not None:
+                self._is_as_terminal = name == AS_TERMINAL
+                self.theme = self._own_theme if self._is_as_terminal else name
+                self._keep_theme(self.theme)
+
+        choices = [ListEntry(AS_TERMINAL, f"as the terminal ({self._own_theme})")]
+        choices += [ListEntry(name, name) for name in sorted(self.available_themes)]
+        self.push_screen(ChoiceScreen("theme", "", choices, AS_TERMINAL if self._is_as_terminal else self.theme), take)
+
+    def action_suspend_process(self) -> None:
+        """Ctrl+Z: stop the program, until the shell continues it."""
+        if can_be_continued() and self._driver is not None and self._driver.can_suspend:
+            self._suspend_signal()
+            os.killpg(os.getpgrp(), signal.SIGTSTP)  # and those that started it: the shell waits for them
+        else:
+            self.toast("no shell could continue this program", "warning")
+
     @on(Submitted)
     def _send(self, event: Submitted) -> None:
-        if is_command(event.text):
+        if leaves(event.text):
+            self.exit()
+        elif is_command(event.text):
             self.run_command(event.text, is_typed=True)
         elif not self._files.keeps(event.text):
             self.jobs.send(event.text)
@@ -212,6 +246,8 @@ class ChatApp(BaseApp):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """On a screen above the chat, keys belong to that screen."""
+        if action == "find":
+            return not self.has_screen_above and self.transcript.is_searched
         return action != "call" or len(self.screen_stack) == 1 or parameters == ("bye",)
 
     def run_command(self, line: str, *, is_typed: bool = False) -> None:
@@ -243,15 +279,19 @@ class ChatApp(BaseApp):
         self.composer.input.focus()
 
     def action_help_quit(self) -> None:
-        """Ctrl-C: stop the current job; otherwise the second press quits."""
+        """Ctrl-C: stop the current job; otherwise clear the field, and the second press quits."""
         if self._files.stop() or self.jobs.stop():
             return
         if monotonic() < self._quits_until_s:
+            self.composer.input.undo_clearing()  # the text is saved, to be in the field again
             self.exit()
             return
         self._quits_until_s = monotonic() + AGAIN_S
         kept = "the chat is saved" if self.session.store.file else "this chat is not saved"
-        self.notify(f"Ctrl+C again quits; {kept}", timeout=AGAIN_S)
+        cleared = (
+            "Up brings the text back; " if self.composer.input.has_focus and self.composer.input.clear_text() else ""
+        )
+        self.notify(f"{cleared}Ctrl+C again quits; {kept}", timeout=AGAIN_S)
 
     def show_files(self) -> None:
         self._files.show()
@@ -322,6 +362,14 @@ class ChatApp(BaseApp):
         """Scroll the messages by a page."""
         self.transcript.scroll_relative(y=step * max(1, self.transcript.size.height - 2), animate=False)
 
+    async def action_find(self, step: int) -> None:
+        """Go to the next or the previous match of the search."""
+        where = await self.transcript.find(step)
+        if where is None:
+            self.toast("no message of this chat has what you searched for", "warning")
+        elif not self.is_busy:
+            self.composer.say(f"match in message {where[0]} of {where[1]} · N next · Shift+N previous")
+
     async def action_newest(self) -> None:
         """Scroll to the end of the messages."""
         await self.transcript.show_end()
@@ -331,6 +379,9 @@ class ChatApp(BaseApp):
     @on(Searched)
     def _mark_found(self, event: Searched) -> None:
         self.transcript.mark_found(event.query)
+        if not self.is_busy:
+            self.composer.say("")
+        self.refresh_bindings()
 
     @on(ChatChosen)
     async def _open_chat(self, event: ChatChosen) -> None:
@@ -340,12 +391,13 @@ class ChatApp(BaseApp):
         except EdgespecError as error:
             self.report(error)
             return
+        is_by_key = self.query_one(ChatList).has_focus
         if not self.screen.has_class("-wide"):
             self.query_one("#sidebar").remove_class("-asked")
         await self.redraw()
         self.composer.input.focus()
         if event.key is not None:
-            await self.transcript.reveal(event.key)
+            await self.transcript.reveal_match(event.key, focuses=is_by_key)
 
     @on(ChangeChat)
     async def _change_chat(self, event: ChangeChat) -> None:
@@ -356,5 +408,9 @@ class ChatApp(BaseApp):
         await self.redraw()
 
     def _keep_theme(self, name: str) -> None:
+        if name != self._own_theme:
+            self._is_as_terminal = False
         with suppress(StoreError):
-            self.session.store.set_preference(THEME, name)
+            self.session.store.set_preference(THEME, "" if self._is_as_terminal else name)
+        if self.transcript.show_tokens:
+            self.transcript.colour_tokens()

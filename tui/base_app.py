@@ -135,6 +135,12 @@ class BaseApp(App[None]):
         for notice in self.session.new_notes():
             self.say(notice.text, notice.level)
 
+    def show_loading(self, progress: str) -> None:
+        """Show what is done while a model is loaded; "" when that has ended."""
+        self.title_bar.show_progress(progress)
+        for welcome in self.query(Welcome):
+            welcome.show_progress(progress)
+
     # --- an unexpected error --------------------------------------------------------------------------------------
 
     failure: BaseException | None = None  # the first error that nothing has handled, which ends the program

@@ -163,6 +163,8 @@ class ChatJobs:
         self._question: PermissionScreen | None = None  # whether a call of a tool may run
         self._running_s: float | None = None  # when the tool that runs began
         self._loads = 0
+        self._loading, self._load_began_s = "", 0.0  # what is done to load a model, and since when
+        self._loaded: float | None = None  # how much of it is done, from 0 to 1
         self._uncounted: list[TokenEvent] = []  # tokens that are not in the statistics yet
         self._counted_s = self._began_s = 0.0
         self._read = 0.0  # the part of the prompt that the model has processed, from 0 to 1
@@ -231,7 +233,9 @@ class ChatJobs:
         """Load a model. Raises BusyError while a job runs."""
         self.check_free()
         self._loads += 1
-        self._app.title_bar.show_progress(f"loading {one_line(Path(settings.model).name.removesuffix('.gguf'))}")
+        self._loading = f"starting {one_line(Path(settings.model).name.removesuffix('.gguf'))}"
+        self._loaded, self._load_began_s = None, perf_counter()
+        self._show_loading(self._load_began_s)
         self._start(lambda cancel: self._session.load(settings, self._progressed, cancel))
 
     def _progressed(self, what: str, done: float) -> None:
@@ -293,8 +297,9 @@ class ChatJobs:
             app.show_figures(app.figures)
             self._uncounted, self._counted_s = [], now_s
         if app.is_answering and not is_over:
-            frame = SPINNER[int(now_s / FRAME_S) % len(SPINNER)]
-            app.transcript.tell(frame, self._doing(now_s), app.figures.words())
+            app.transcript.tell(_frame(now_s), self._doing(now_s), app.figures.words())
+        if not app.is_answering and not is_over:
+            self._show_loading(now_s)
         if is_over:
             self._job, app.is_busy = None, False
             app.composer.say("")
@@ -357,7 +362,16 @@ class ChatJobs:
         if self._app.is_answering:
             self._read = done
         else:
-            self._app.title_bar.show_progress(f"{PROGRESS[what].format('').strip()} {gauge(done)}")
+            # The last steps, after the file is read, do not report.
+            self._loading = PROGRESS[what].format("").strip() if done < 1 else "preparing"
+            self._loaded = done if done < 1 else None
+
+    def _show_loading(self, now_s: float) -> None:
+        """Show what of loading is done now, how much of it, and since when: a sign moves although a step takes long."""
+        since_s = now_s - self._load_began_s
+        done = gauge(self._loaded) if self._loaded is not None else ""
+        since = f"{since_s:.0f} s" if since_s >= 1 else ""
+        self._app.show_loading(" ".join(filter(None, (_frame(now_s), self._loading, done, since))))
 
     def _doing(self, now_s: float) -> str:
         """Return what the model is doing, in words."""
@@ -390,7 +404,7 @@ class ChatJobs:
             app.figures.finish(self._last.stats if self._last else None)
             app.show_figures(app.figures, session.chat.turns[-1].key if session.chat.turns else "")
         else:
-            app.title_bar.show_progress("")
+            app.show_loading("")
         await app.redraw()
         if self._loop:
             app.say(f"{self._loop}; {AGAINST_LOOPS}", "warning")
@@ -420,3 +434,8 @@ class ChatJobs:
                 app.say("/restart offers ways to load a model again")
             else:
                 app.run_command("/restart")
+
+
+def _frame(now_s: float) -> str:
+    """Return the sign that moves, as it is at a time."""
+    return SPINNER[int(now_s / FRAME_S) % len(SPINNER)]

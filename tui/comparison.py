@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from time import perf_counter
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -15,16 +16,19 @@ from edgespec.cancel import CancelFlag
 from edgespec.chat.comparing import AnswerComparison, Lane
 from edgespec.chat.settings import in_chats
 from edgespec.errors import EdgespecError
-from edgespec.events import PROGRESS, TokenEvent
-from edgespec.text.figures import counted, percent
+from edgespec.events import PROGRESS
+from edgespec.text.figures import counted, percent, rate
 from edgespec.text.printable import printable
-from edgespec.tui.lines import Lines, Prose, WrappedText
-from edgespec.tui.plain import Container, VerticalScroll
+from edgespec.tui.lines import Lines, Prose
+from edgespec.tui.plain import Container, Static, VerticalScroll
 from edgespec.tui.screens import BaseScreen
+from edgespec.tui.token_view import Palette, named, palette_of
+from edgespec.tui.turn_view import LiveAnswer
 
 FRAME_S = 0.15  # drawing costs the engine CPU time
 LEAVING_S = 3.0  # for answers to be saved at exit
 MOST_MESSAGE_LINES = 3
+LINE_STYLES = ("$text-success", "$text-primary")  # of the two speeds
 
 
 class ComparisonScreen(BaseScreen[None]):
@@ -54,6 +58,8 @@ class ComparisonScreen(BaseScreen[None]):
         with Container(id="comparison-lanes"):
             for lane, side in zip(self._comparison.lanes, self._comparison.sides, strict=True):
                 yield LaneView(lane, side.title)
+        if self._comparison.is_race:
+            yield Speeds(id="comparison-speeds")
         yield Prose(id="comparison-said")
         yield Footer(show_command_palette=False, compact=True)
 
@@ -90,24 +96,35 @@ class ComparisonScreen(BaseScreen[None]):
         self._frames.stop()
         comparison = self._comparison
         for view in self.query(LaneView):
-            view.show(comparison.differs_at)
+            view.show(differs_at=comparison.differs_at)
+        self._show_speeds([len(lane.events) for lane in comparison.lanes])
         if event.state is WorkerState.ERROR:
             self._say(str(event.worker.error), error=True)
         else:
-            self._say(comparison.verdict(), _details(comparison))
+            self._say(comparison.verdict(), _details(comparison, palette_of(self.app)))
         self.refresh_bindings()
 
     def _draw(self) -> None:
-        """Show both answers so far, and what is being generated."""
+        """Show both answers so far, and what is being generated. The first answer of a race is shown again from its
+        beginning while the other one is generated."""
         if self._has_ended.is_set():
             return
-        for view in self.query(LaneView):
-            view.show()
-        running = self._comparison.running
-        n_tokens = len(self._comparison.lanes[running].tokens)
+        comparison, running = self._comparison, self._comparison.running
+        replayed, elapsed_s = comparison.replayed(perf_counter())
+        n_events = [len(lane.events) for lane in comparison.lanes]
+        for number, view in enumerate(self.query(LaneView)):
+            if number == replayed:
+                n_events[number] = comparison.lanes[number].n_until(elapsed_s)
+            view.show(n_events[number] if number == replayed else None)
+        self._show_speeds(n_events)
+        n_tokens = len(comparison.lanes[running].tokens)
         written = counted(n_tokens, "token") if n_tokens else PROGRESS["prompt"]
-        doing = self._loading or f"{self._comparison.sides[running].title}, {written}"
+        doing = self._loading or f"{comparison.sides[running].title}, {written}"
         self._say(f"{doing} ...{' stopping' if self._cancel.is_set() else ''}")
+
+    def _show_speeds(self, n_events: Sequence[int]) -> None:
+        for speeds in self.query(Speeds):
+            speeds.show(self._comparison, n_events)
 
     def action_keep(self, number: int) -> None:
         try:
@@ -126,22 +143,23 @@ class ComparisonScreen(BaseScreen[None]):
             return self._has_ended.is_set() and lane.key is not None
         return action not in ("stop", "dismiss") or self._has_ended.is_set() == (action == "dismiss")
 
-    def _say(self, text: str, details: str = "", *, error: bool = False) -> None:
+    def _say(self, text: str, details: Content | None = None, *, error: bool = False) -> None:
         line = self.query_one("#comparison-said", Prose)
         line.set_class(error, "-error")
-        below = f"\n{details}" if details else ""
-        said = printable(in_chats(text) if error else text)
-        line.update(Content.assemble((said, "bold" if details else ""), (below, "dim")))
+        said = Content.styled(printable(in_chats(text) if error else text), "bold" if details else "")
+        line.update(Content("\n").join([said, details]) if details else said)
 
 
-def _details(comparison: AnswerComparison) -> str:
+def _details(comparison: AnswerComparison, palette: Palette) -> Content:
     """Return the figures of both answers, and the notes of the model, as lines."""
-    drafted = ", ".join(f"{count} by {name}" for name, count in comparison.drafted_by.items())
     first = " vs. ".join(f"{lane.stats.prompt_s:.2f} s" for lane in comparison.lanes)
     per_step = " vs. ".join(f"{lane.stats.tokens_per_round:.2f}" for lane in comparison.lanes)
-    figures = f"first token after {first} · {per_step} tokens per step"
-    figures += f" · accepted (underlined): {drafted}" if drafted else ""
-    return "\n".join([figures, *comparison.notes])
+    figures = [Content(f"first token after {first} · {per_step} tokens per step")]
+    if drafted := comparison.drafted_by:
+        counts = [Content.assemble(f"{count} by", named([name], palette)) for name, count in drafted.items()]
+        figures.append(Content.assemble("accepted: ", Content(", ").join(counts)))
+    notes = [printable(note) for note in comparison.notes]
+    return Content("\n").join([Content(" · ").join(figures), *map(Content, notes)]).stylize_before("dim")
 
 
 class LaneView(VerticalScroll, can_focus=True):
@@ -149,8 +167,9 @@ class LaneView(VerticalScroll, can_focus=True):
 
     def __init__(self, lane: Lane, title: str) -> None:
         super().__init__()
-        self._lane = lane
-        self.border_title = printable(title)
+        self._lane, self._title = lane, printable(title)
+        self.border_title = self._title
+        self._answer, self._n_shown = LiveAnswer(palette_of(self.app)), 0
 
     def compose(self) -> ComposeResult:
         yield Lines()
@@ -158,21 +177,45 @@ class LaneView(VerticalScroll, can_focus=True):
     def on_mount(self) -> None:
         self.anchor()
 
-    def show(self, differs_at: int | None = None) -> None:
-        """Show the text so far; token `differs_at` is the first that differs from the other answer."""
-        text = _marked(self._lane.events, differs_at)
-        self.query_one(Lines).replace(0, [WrappedText(line) for line in text.split("\n", allow_blank=True)])
-        if self._lane.is_over:
-            n_tokens, tokens_per_s = len(self._lane.tokens), self._lane.stats.tokens_per_s
-            self.border_subtitle = f"{n_tokens} tokens" + (f", {tokens_per_s:.0f} tok/s" if n_tokens > 1 else "")
+    def show(self, n_events: int | None = None, differs_at: int | None = None) -> None:
+        """Show the text so far, or that of the first `n_events` while the answer is replayed; token `differs_at` is the
+        first that differs from the other answer."""
+        events = self._lane.events[:n_events]
+        self.border_title = self._title if n_events is None else f"{self._title} · replay"
+        places = [place for place, event in enumerate(events) if event.id >= 0]
+        if differs_at is not None or len(events) < self._n_shown:
+            marked = places[differs_at] if differs_at is not None and differs_at < len(places) else None
+            self._answer, self._n_shown = LiveAnswer(palette_of(self.app), marked), 0
+        if not self._n_shown:
+            self.query_one(Lines).replace(0, [])
+        self._answer.add(events[self._n_shown :])
+        self._n_shown = len(events)
+        self.query_one(Lines).replace(*self._answer.blocks(as_tokens=True, opens_thought=True))
+        speed = self._lane.speed_of(len(events))
+        figures = [counted(len(places), "token"), f"{rate(speed)} tok/s" if speed is not None else ""]
+        self.border_subtitle = ", ".join(filter(None, figures)) if places else ""
 
 
-def _marked(events: Sequence[TokenEvent], differs_at: int | None) -> Content:
-    """Return the text: accepted draft tokens are underlined and coloured, the first token that differs is reversed."""
-    drafted, differing = "underline $text-success", " reverse"
-    return Content.assemble(
-        *(
-            (printable(event.text), drafted * event.from_draft + differing * (index == differs_at))
-            for index, event in enumerate(events)
-        )
-    )
+class Speeds(Static):
+    """The speeds of the two answers of a race as numbers, and how far each has come as a line.
+
+    In the end, the lengths of the lines are those of the speeds.
+    """
+
+    def show(self, comparison: AnswerComparison, n_events: Sequence[int]) -> None:
+        """Show the answers when they have so many events."""
+        lanes, titles = comparison.lanes, [printable(side.title) for side in comparison.sides]
+        speeds = [lane.speed_of(n) for lane, n in zip(lanes, n_events, strict=True)]
+        if all(lane.is_over and n == len(lane.events) for lane, n in zip(lanes, n_events, strict=True)):
+            lengths = [speed or 0.0 for speed in speeds]
+        else:
+            most = max(len(lane.events) if lane.is_over else 0 for lane in lanes)
+            lengths = [n / most if most else 0.0 for n in n_events]
+        longest, width = max(*lengths, 1e-9), max(map(len, titles))
+        room = max(0, self.content_size.width - width - len(" 1000 tok/s") - 1)
+        lines = []
+        for title, length, speed, style in zip(titles, lengths, speeds, LINE_STYLES, strict=True):
+            n = round(min(1.0, length / longest) * room)
+            said = f"{rate(speed):>5} tok/s" if speed is not None else ""
+            lines.append(Content.assemble(title.ljust(width), " ", ("━" * n, style), ("─" * (room - n), "dim"), said))
+        self.update(Content("\n").join(lines))

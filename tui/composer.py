@@ -91,12 +91,32 @@ class PromptInput(TextArea):
         self._begins_chord = False  # Ctrl+X was pressed
         self._history = list(history)
         self._position = len(self._history)
-        self._draft = ""
+        self._draft = self._cleared = ""
 
     def put(self, text: str) -> None:
         """Replace the text; undo restores the old one."""
         self.replace(text, (0, 0), self.document.end)
         self.move_cursor(self.document.end)
+
+    def clear_text(self) -> bool:
+        """Remove the text. Undo, and Up in the empty field, bring it back. Returns False if there is none."""
+        if not (text := self.text).strip():
+            return False
+        self._remember(text)
+        self.put("")
+        self._cleared = text
+        return True
+
+    def undo_clearing(self) -> None:
+        """Put the text back, if it was removed and nothing was written since."""
+        if self._cleared and not self.text:
+            self.put(self._cleared)
+
+    def _remember(self, text: str) -> None:
+        """Add a text to the history."""
+        if self._history[-1:] != [text]:
+            self._history.append(text)
+        self._position = len(self._history)
 
     # --- keys -----------------------------------------------------------------------------------------------------
 
@@ -128,9 +148,7 @@ class PromptInput(TextArea):
         if not text.strip():
             self.post_message(SubmittedNothing())
             return
-        if self._history[-1:] != [text]:
-            self._history.append(text)
-        self._position = len(self._history)
+        self._remember(text)
         self.put("")
         self.history.clear()
         self.post_message(Submitted(text))
@@ -166,8 +184,11 @@ class PromptInput(TextArea):
         if pasted and text == self.text:
             self.insert(pasted)
             self.post_message(PasteUndone())
-        else:
-            super().action_undo()
+            return
+        was_empty = not self.text
+        super().action_undo()
+        if was_empty and not self.text:
+            raise SkipAction  # the app suspends the program then, as other programs do
 
     def action_newline(self) -> None:
         self._replace_via_keyboard("\n", *self.selection)
@@ -233,7 +254,7 @@ class PromptInput(TextArea):
     def replace(
         self, insert: str, start: Location, end: Location, *, maintain_selection_offset: bool = True
     ) -> EditResult:
-        self.is_recalled = False
+        self.is_recalled, self._cleared = False, ""
         text = with_unix_line_ends(insert)
         return super().replace(text, start, end, maintain_selection_offset=maintain_selection_offset)
 

@@ -8,7 +8,7 @@ from textual.app import SuspendNotSupported
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.commands import COMMANDS, is_command
-from edgespec.chat.comparing import PLAIN, AnswerComparison, side_of
+from edgespec.chat.comparing import PLAIN, AnswerComparison, Side, racing_sides, side_of
 from edgespec.chat.events import ChatEvents
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import personas
@@ -48,6 +48,9 @@ KEYS = (
         "searches, Ctrl+B hides it.",
     ),
     ("End", "Scroll to the newest message."),
+    ("N, Shift+N", "After a search, on a message: the next and the previous match; F3 and Shift+F3 do the same."),
+    ("Ctrl+C", "Stop the answer; else clear the field (Up brings the text back); twice: quit."),
+    ("Ctrl+Z", "Undo; in the empty field: suspend the program (fg continues it)."),
     ("Ctrl+P", "Search all commands, and change the theme."),
 )
 
@@ -72,7 +75,8 @@ class ScreenFront:
             "rename": lambda: app.composer.put(f"/rename {app.session.chat.title}"),
             "system": self._change_system,
             "restart": self._restart,
-            "compare": self._compare_as_typed,
+            "compare": lambda: self._compare_as_typed((side_of(app.session, ""), side_of(app.session, PLAIN))),
+            "race": lambda: self._compare_as_typed(racing_sides(app.session)),
         }
 
     def show(self, command: str, argument: str = "") -> bool:
@@ -179,7 +183,7 @@ class ScreenFront:
     # --- screens above the chat -----------------------------------------------------------------------------------
 
     def _show_help(self) -> None:
-        """List keys and commands; a command that the user chooses, or text, is put into the field."""
+        """List commands and keys; a command that the user chooses, or text, is put into the field."""
         keys = [ListEntry("", name, about) for name, about in KEYS]
         commands = [ListEntry(each.name, f"{each.title}  {each.key.capitalize()}", each.help) for each in COMMANDS]
 
@@ -187,7 +191,7 @@ class ScreenFront:
             if name:
                 self._app.composer.put(f"/{name} ")
 
-        help = ChoiceScreen("keys and commands", "", [*keys, *commands], typed=self._app.composer.input.insert)
+        help = ChoiceScreen("commands and keys", "", [*commands, *keys], typed=self._app.composer.input.insert)
         self._app.push_screen(help, take)
 
     def _restart(self) -> None:
@@ -206,11 +210,11 @@ class ScreenFront:
             lambda key: self._load(remedies[int(key)].settings) if key is not None else None,
         )
 
-    def _compare_as_typed(self) -> None:
+    def _compare_as_typed(self, sides: tuple[Side, Side]) -> None:
         """Compare answers to the text in the field, or to the last message."""
         session, typed = self._session, self._app.composer.text
         text = "" if is_command(typed) else typed
-        self._app.controls.compare(AnswerComparison(session, (side_of(session, ""), side_of(session, PLAIN)), text))
+        self._app.controls.compare(AnswerComparison(session, sides, text))
 
     def _change_system(self) -> None:
         self._app.composer.put(f"/system {self._session.chat.system}")

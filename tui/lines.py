@@ -180,6 +180,11 @@ class Lines(Widget):
             self._marked = pattern
             self.refresh()
 
+    def matches(self) -> list[int]:
+        """Return the lines that have a marked match."""
+        marked = self._marked
+        return [y for y, line in enumerate(self._drawn()) if marked is not None and spans(marked, line.strip.text)]
+
     @property
     def plain(self) -> str:
         """The lines as shown on the screen."""

@@ -34,19 +34,23 @@ class Code(Block):
     """Source text in the colours of its language, below a line with the language and buttons.
 
     `number` counts the code blocks of the message from 1; a block without a number has no buttons. A block that
-    `continues` is a later part of a long code block.
+    `continues` is a later part of a long code block. `marks` are laid over the colours.
     """
 
     code: str
     language: str
     number: int = 0
     continues: bool = False
+    marks: tuple[Span, ...] = ()
+
+    @property
+    def shown(self) -> str:
+        """The code as it is shown."""
+        return self.code.expandtabs(TAB)
 
     def lines(self, brush: Brush, width: int) -> list[Line]:
-        content = MarkdownFence.highlight(
-            self.code.expandtabs(TAB), self.language or "text", brush.is_ansi, brush.is_dark
-        )
-        lines = brush.wrap(content, width, FILL)
+        content = MarkdownFence.highlight(self.shown, self.language or "text", brush.is_ansi, brush.is_dark)
+        lines = brush.wrap(content.add_spans(self.marks), width, FILL)
         if not self.continues:
             title = brush.draw(self._title(width), width, FILL)[0].crop(0, width)
             lines.insert(0, Line(title, None))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from itertools import groupby
 
@@ -26,6 +27,7 @@ from edgespec.text.figures import counted, when
 from edgespec.text.printable import one_line, printable
 from edgespec.tui.dialogs import ChoiceScreen, Dialog, ListEntry, TextScreen
 from edgespec.tui.plain import Input, OptionList, Static, Vertical
+from edgespec.tui.statistics import StatisticsBelow
 
 BEFORE = 10  # characters of a snippet before the match
 TYPING_S = 0.15  # pause of typing before the search starts
@@ -34,6 +36,7 @@ AT_ONCE = 200  # chats in the list; more are added when the user scrolls to its 
 HITS = 50
 TITLES = 7  # titles in the question whether to delete chats
 FOLDED = "folded folders"  # the name of a preference in the store
+DAYS = ("today", "yesterday")  # with a heading of their own
 Change = Callable[[Session], object]
 
 
@@ -75,7 +78,7 @@ def rows_by_day(chats: Sequence[ChatInfo], marks: Marks, folded: Collection[str]
         rows += [_chat_row(chat, marks, folder) for chat in inside if folder not in folded]
     loose = [chat for chat in rest if not chat.folder]
     for day, group in groupby(loose, key=_day):
-        rows += [_heading(day), *(_chat_row(chat, marks) for chat in group)]
+        rows += [_heading(day), *(_chat_row(chat, marks, day=day) for chat in group)]
     return rows or [_heading("no chat yet")]
 
 
@@ -94,7 +97,7 @@ def rows_found(chats: Sequence[ChatInfo], hits: Sequence[Hit], marks: Marks) -> 
 def _day(chat: ChatInfo) -> str:
     """Return today, yesterday or earlier."""
     day = when(chat.updated_s).split()[0]
-    return day if day in ("today", "yesterday") else "earlier"
+    return day if day in DAYS else "earlier"
 
 
 def _heading(text: str) -> SidebarRow:
@@ -107,10 +110,12 @@ def _folder_row(folder: str, n_chats: int, *, is_folded: bool) -> SidebarRow:
     return SidebarRow(content, RowTarget("", folder=folder))
 
 
-def _chat_row(chat: ChatInfo, marks: Marks, within: str = "") -> SidebarRow:
-    """Return the row of a chat. The folder is shown unless the row is `within` it."""
+def _chat_row(chat: ChatInfo, marks: Marks, within: str = "", day: str = "") -> SidebarRow:
+    """Return the row of a chat. The folder is shown unless the row is `within` it, and the day unless the row is below
+    the heading `day`."""
     about = [one_line(chat.folder)] if chat.folder != within else []
-    about += [when(chat.updated_s), counted(chat.n_turns, "message")]
+    time = f"{datetime.fromtimestamp(chat.updated_s):%H:%M}" if day in DAYS else when(chat.updated_s)
+    about += [time, counted(chat.n_turns, "message")]
     content = Content.assemble(
         (marks.sign(chat.id), "bold $text-accent" if chat.id in marks.marked else "bold"),
         (one_line(chat.title) or "untitled", "bold" if chat.id == marks.open_chat else ""),
@@ -176,6 +181,8 @@ class Sidebar(Vertical):
         Binding("p", "pin", "Pin", id="sidebar.pin"),
         Binding("f", "move", "Folder", id="sidebar.move"),
         Binding("down", "to_list", "To the list", show=False, id="sidebar.to_list"),
+        Binding("f3", "app.find(1)", "Next match", show=False, id="sidebar.next_match"),
+        Binding("shift+f3", "app.find(-1)", "Previous match", show=False, id="sidebar.previous_match"),
         Binding("escape", "clear", "Clear", show=False, id="sidebar.clear"),
     ]
 
@@ -194,6 +201,7 @@ class Sidebar(Vertical):
         yield self._search
         yield ChatList()
         yield Static(id="sidebar-said")
+        yield StatisticsBelow(id="figures-below")
 
     def on_mount(self) -> None:
         with suppress(StoreError, ValueError, TypeError):

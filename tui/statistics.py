@@ -126,7 +126,7 @@ class StatisticsLine(Figures):
         return Content.assemble("context ", *_gauge(figures.context_fill, GAUGE), text)
 
 
-class StatisticsPanel(Figures):
+class AllFigures(Figures):
     """Shows all statistics and a history of draft lengths. The height is constant, so that nothing jumps."""
 
     def render(self) -> Content:
@@ -161,6 +161,14 @@ class StatisticsPanel(Figures):
                 yield [(gain, "$text-success" if gain[0].isdigit() else "")]
         n_tokens = stats.generated_tokens
         yield [(f"{n_tokens:,} token{'s' * (n_tokens != 1)}, {figures.elapsed_s:.1f} s", "dim")]
+
+
+class StatisticsPanel(AllFigures):
+    """The statistics next to the messages."""
+
+
+class StatisticsBelow(AllFigures):
+    """The statistics below the list of chats, where there are no columns for them next to the messages."""
 
 
 def bars(lengths: Sequence[int], width: int) -> str:

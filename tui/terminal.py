@@ -10,10 +10,13 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING
 
+import psutil
 from rich.console import Console
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 
 if TYPE_CHECKING:
     from textual.drivers.linux_driver import LinuxDriver
@@ -61,6 +64,28 @@ def ask_terminal() -> bytes:
         finally:
             termios.tcsetattr(asked, termios.TCSADRAIN, before)
     return answer
+
+
+class OtherKeys(Enum):
+    """Keys that Textual 8.2.8 does not know in this way."""
+
+    ALT_ENTER = "alt+enter"
+
+
+def know_alt_enter() -> None:
+    """Let Textual tell Alt+Enter from Enter: most terminals send ESC and CR for it."""
+    for sequence in ("\x1b\r", "\x1b\n"):
+        ANSI_SEQUENCES_KEYS[sequence] = (OtherKeys.ALT_ENTER,)  # type: ignore[index]
+
+
+def can_be_continued() -> bool:
+    """Return whether a shell with job control started this program: nothing else would continue it if it stopped."""
+    if os.name != "posix":
+        return False
+    with suppress(OSError, psutil.Error):
+        starter = psutil.Process(os.getpgrp()).ppid()
+        return os.getsid(starter) == os.getsid(0) and os.getpgid(starter) != os.getpgrp()
+    return False
 
 
 def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:

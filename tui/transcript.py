@@ -16,11 +16,13 @@ from textual.widget import Widget
 from edgespec.chat.events import Level
 from edgespec.events import TokenEvent
 from edgespec.history import TokenRecord, Turn
+from edgespec.history.search import found_in, spans
 from edgespec.tui.about_chat import SystemPrompt
-from edgespec.tui.lines import Prose
+from edgespec.tui.lines import Lines, Prose
 from edgespec.tui.plain import Static
+from edgespec.tui.token_view import legend, palette_of
 from edgespec.tui.tool_calls import CallLine
-from edgespec.tui.turn_view import Shared, TurnView, legend
+from edgespec.tui.turn_view import Shared, TurnView
 from edgespec.tui.turn_window import Entry, Note, TurnWindow
 
 
@@ -30,6 +32,8 @@ class Transcript(TurnWindow):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "move(-1)", "Previous message", show=False, id="transcript.previous"),
         Binding("down", "move(1)", "Next message", show=False, id="transcript.next"),
+        Binding("n,f3", "app.find(1)", "Next match", id="transcript.next_match"),
+        Binding("N,shift+f3", "app.find(-1)", "Previous match", show=False, id="transcript.previous_match"),
         Binding("tab", "leave(1)", "Write", id="transcript.leave"),
         Binding("shift+tab", "leave(-1)", "Leave", show=False, id="transcript.leave_back"),
     ]
@@ -46,6 +50,7 @@ class Transcript(TurnWindow):
         self._shared = Shared(pieces, siblings)
         self._target: Widget | None = None  # the widget that is about to get the focus
         self._sources: set[str] = set()  # the drafters in the legend
+        self._found: tuple[Widget | None, int | None] = None, None  # the match that was gone to: its view and line
 
     def compose(self) -> ComposeResult:
         yield Static(id="legend")
@@ -112,6 +117,18 @@ class Transcript(TurnWindow):
             if view.turn and view.turn.key in (before[0], self._shared.first_sent[0]):
                 view.build()
 
+    async def reveal_match(self, key: str, *, focuses: bool = False) -> None:
+        """Scroll to the first match in a turn, or to the turn; focus it if `focuses`."""
+        for index, entry in enumerate(self.entries):
+            if isinstance(entry, Turn) and entry.key == key:
+                view = await self.show_around(index)
+                matches = view.matches() if isinstance(view, Lines) else []
+                if focuses and matches:
+                    self._found = view, matches[0]
+                self.call_after_refresh(self._go_to if focuses else self._bring_into_view, view)
+                if matches:
+                    self.call_after_refresh(self._show_line, view, matches[0])
+
     async def reveal(self, key: str, *, focuses: bool = False) -> None:
         """Scroll to a turn, and focus it if `focuses`."""
         for index, entry in enumerate(self.entries):
@@ -119,9 +136,57 @@ class Transcript(TurnWindow):
                 view = await self.show_around(index)
                 self.call_after_refresh(self._go_to if focuses else self._bring_into_view, view)
 
+    @property
+    def is_searched(self) -> bool:
+        """True while matches of a search are marked."""
+        return self._shared.searched != ""
+
+    async def find(self, step: int) -> tuple[int, int] | None:
+        """Focus the next or the previous match of the search, and bring it into view. Return which of the messages with
+        matches has it, from 1, and how many these are; None without matches."""
+        pattern = found_in(self._shared.searched)
+        with_match = [
+            index
+            for index, entry in enumerate(self.entries)
+            if pattern is not None and isinstance(entry, Turn) and spans(pattern, entry.content)
+        ]
+        start, line = self._place()
+        last = len(self.entries)
+        around = sorted(with_match, key=lambda index: (step * (index - start)) % last) if last else []
+        for index in [*around, *around[:1]]:  # at last what precedes this place in its own message
+            view = await self.show_around(index)
+            assert isinstance(view, Lines)
+            lines = view.matches()
+            if index == start and line is not None:
+                lines = [y for y in lines if step * (y - line) > 0]
+            if lines:
+                y = lines[0 if step > 0 else -1]
+                self._found = view, y
+                self._target = view
+                self.screen.set_focus(view, scroll_visible=False)
+                self.call_after_refresh(self._show_line, view, y)
+                return with_match.index(index) + 1, len(with_match)
+            line = None
+        return None
+
+    def _place(self) -> tuple[int, int | None]:
+        """Return the entry from which to search, and the line in it from which."""
+        focused = self.screen.focused
+        view, line = self._found
+        if view is None or view is not focused:
+            shown = [view for view in self.views if view.region.overlaps(self.region)]
+            view, line = focused if focused in self.views else next(iter(shown), None), None
+        return self._first + self.views.index(view) if view in self.views else 0, line
+
+    def _show_line(self, view: Widget, y: int) -> None:
+        height = self.scrollable_content_region.height
+        place = view.virtual_region.y + y
+        if not self.scroll_y <= place < self.scroll_y + height:
+            self.scroll_to(y=place - height // 3, animate=False)
+
     def mark_found(self, query: str) -> None:
         """Mark the matches of a search in the messages; "" removes the marks."""
-        self._shared.searched = query
+        self._shared.searched, self._found = query, (None, None)
         for view in self._turn_views():
             view.mark_found()
 
@@ -158,11 +223,15 @@ class Transcript(TurnWindow):
     # --- tokens ---------------------------------------------------------------------------------------------------
 
     def watch_show_tokens(self, shows: bool) -> None:
-        self._sources.clear()
         self._shared.shows_tokens = shows
-        legend_line = self.query_one("#legend", Static)
-        legend_line.display = shows
-        legend_line.update(legend([]))
+        self.query_one("#legend", Static).display = shows
+        self.colour_tokens()
+
+    def colour_tokens(self) -> None:
+        """Show the tokens in the colours of this theme, or the messages without these colours."""
+        self._sources.clear()
+        self._shared.palette = palette_of(self.app)
+        self.query_one("#legend", Static).update(legend([], self._shared.palette))
         self._show_tokens()
 
     @work(exclusive=True, group="tokens")
@@ -177,7 +246,8 @@ class Transcript(TurnWindow):
     def _update_legend(self, view: TurnView) -> None:
         if self.show_tokens and not view.sources <= self._sources:
             self._sources |= view.sources
-            self.query_one("#legend", Static).update(legend(sorted(self._sources)))
+            shown = legend(sorted(self._sources), self._shared.palette)
+            self.query_one("#legend", Static).update(shown)
 
     # --- keys -----------------------------------------------------------------------------------------------------
 

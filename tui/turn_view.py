@@ -16,7 +16,6 @@ from textual.timer import Timer
 from edgespec.chat.attachments import Attachment, described, without_files
 from edgespec.chat.commands import find
 from edgespec.core.stats import Stats
-from edgespec.drafters.registry import REGISTRY
 from edgespec.events import TokenEvent
 from edgespec.history import AnswerRecord, TokenRecord, Turn
 from edgespec.history.search import found_in
@@ -27,10 +26,9 @@ from edgespec.text.thinking import ThinkingStream, split
 from edgespec.tui.lines import Block, Fitting, Lines, WrappedText, clickable, cut_off, quoted, shown
 from edgespec.tui.markdown import Code, GrowingMarkdown, markdown
 from edgespec.tui.statistics import LiveStatistics
+from edgespec.tui.token_view import Palette, TokenColours, style_of
 from edgespec.tui.tool_calls import result_blocks
 
-STEP = ("╎", "dim")
-OTHER = "italic $text-success"  # for any other drafter
 LONG_TEXT, LONG_ANSWER = 8_000, 100_000  # characters shown at once of a user message, and of an answer
 SLOW_S, PAUSE = 0.01, 4  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
 ROLES = ("user", "assistant", "system", "tool")
@@ -40,79 +38,27 @@ LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
 SAFE_LINKS = ("http://", "https://", "mailto:")
 
 
-class TokenText:
-    """The tokens of an answer as lines, also while they stream.
+class LiveAnswer:
+    """Collects tokens and returns the blocks that have changed; the complete part of an answer stays as it is.
 
-    Each drafter has its own colour and text style (underlined, bold, reversed), so that they can also be distinguished
-    without colours.
+    Token number `marked` is reversed where the tokens are shown.
     """
 
-    def __init__(self) -> None:
-        self.sources: set[str] = set()
-        self._n_complete = 0  # lines that are complete
-        self._line: list[tuple[str, str]] = []
-        self._step: int | None = None
-
-    def add(self, pieces: Iterable[TokenRecord]) -> tuple[int, list[WrappedText]]:
-        """Add tokens; return how many of the previous lines stay, and the lines after them."""
-        keep = self._n_complete
-        blocks: list[WrappedText] = []
-        for piece in pieces:
-            style = _style(piece.source) if piece.source else ""
-            if piece.source:
-                self.sources.add(piece.source)
-            if piece.round != self._step:
-                if self._step is not None:
-                    self._line.append(STEP)
-                self._step = piece.round
-            *ended, rest = shown(piece.text).split("\n")
-            for text in ended:
-                self._line.append((f"{text}↵", style))
-                blocks.append(self._block())
-                self._line.clear()
-                self._n_complete += 1
-            if rest:
-                self._line.append((rest, style))
-        if self._line:
-            blocks.append(self._block())
-        return keep, blocks
-
-    def _block(self) -> WrappedText:
-        return WrappedText(Content.assemble(*self._line))
-
-
-def legend(sources: Sequence[str]) -> Content:
-    """Return the meaning of the marks, with the name of each drafter in its style."""
-    named = [part for source in sources for part in (" · ", (source, _style(source)))][1:]
-    drafted = ["  drafted by ", *named] if named else []
-    return Content.assemble("plain: target model", *drafted, "  ", STEP, " new model step")
-
-
-def _style(source: str) -> str:
-    """The style of a drafter's tokens; an answer of an earlier version may name a drafter that is gone."""
-    return REGISTRY[source].style if source in REGISTRY else OTHER
-
-
-class LiveAnswer:
-    """Collects tokens and returns the blocks that have changed; the complete part of an answer stays as it is."""
-
-    def __init__(self) -> None:
-        self.pieces: list[TokenRecord] = []
+    def __init__(self, palette: Palette = "tints", marked: int | None = None) -> None:
+        self._palette, self._marked = palette, marked
         self._stream = ThinkingStream()
         self.is_thinking = False
         self._thought, self._n_thought = "", 0
         self._thinking_s: tuple[float, float] | None = None  # when the reasoning began, and when its last token arrived
         self._markdown, self._new_text = GrowingMarkdown(), ""
         self._answer: list[Block] = []
-        self._tokens, self._n_taken = TokenText(), 0
+        self._tokens: list[tuple[str, str]] = []  # the texts of the tokens, and their drafters
+        self._coloured, self._colours, self._n_taken = list[Block](), TokenColours(), 0
         self._shown_as: tuple[object, ...] = ()
 
     def add(self, events: Iterable[TokenEvent]) -> None:
         for event in events:
-            if event.id >= 0:
-                self.pieces.append(
-                    TokenRecord(event.id, event.text, event.source if event.from_draft else "", event.round)
-                )
+            self._tokens.append((event.text, event.source if event.from_draft else ""))
             parts = self._stream.push(event.text)
             for kind, text in parts:
                 self.is_thinking = kind == "thinking"
@@ -126,18 +72,11 @@ class LiveAnswer:
 
     @property
     def sources(self) -> set[str]:
-        """The drafters of the tokens that are shown."""
-        return self._tokens.sources
+        """The drafters of the tokens that are coloured."""
+        return {source for _, source in self._tokens[: self._n_taken]} - {""}
 
     def blocks(self, *, as_tokens: bool, opens_thought: bool) -> tuple[int, list[Block]]:
         """Return how many blocks of the last call stay, and the blocks after them."""
-        if as_tokens:
-            if self._shown_as != (True,):
-                self._tokens, self._n_taken = TokenText(), 0
-            self._shown_as = (True,)
-            new, self._n_taken = self.pieces[self._n_taken :], len(self.pieces)
-            keep, lines = self._tokens.add(new)
-            return keep, list(lines)
         keep = len(self._answer)
         if self._new_text:
             keep, blocks = self._markdown.append(self._new_text)
@@ -148,11 +87,23 @@ class LiveAnswer:
             began_s, last_s = self._thinking_s or (0.0, 0.0)
             length = thought_length(last_s - began_s, self._n_thought)
             thought = thought_blocks(self._thought, length, is_open=opens_thought, goes_on=self.is_thinking)
-        shown_as = (False, opens_thought, self.is_thinking, len(thought))
+        answer = self._answer
+        if as_tokens:
+            if not self._n_taken:
+                self._colours, keep = TokenColours(), 0
+            for number, (text, source) in enumerate(self._tokens[self._n_taken :], self._n_taken):
+                style = style_of(source, self._palette)
+                self._colours.add(text, f"{style} reverse" if number == self._marked else style)
+            self._n_taken = len(self._tokens)
+            self._coloured[keep:] = self._colours.coloured(keep, answer[keep:])
+            answer, thought = self._coloured, self._colours.over_thought(thought)
+        else:
+            self._n_taken = 0
+        shown_as = (as_tokens, opens_thought, self.is_thinking, len(thought))
         if self.is_thinking or shown_as != self._shown_as:
             self._shown_as = shown_as
-            return 0, [*thought, *self._answer]
-        return len(thought) + keep, self._answer[keep:]
+            return 0, [*thought, *answer]
+        return len(thought) + keep, answer[keep:]
 
 
 def thought_length(seconds: float, n_tokens: int) -> str:
@@ -233,6 +184,7 @@ class Shared:
     pieces: Callable[[str], Sequence[TokenRecord]]
     siblings: Callable[[str], Sequence[str]]
     shows_tokens: bool = False
+    palette: Palette = "tints"  #: of the tokens
     searched: str = ""  #: the search whose matches are marked
     first_sent: tuple[str, int] = ("", 0)  #: the first message that is still sent, and how many before it are not
 
@@ -266,7 +218,7 @@ class TurnView(Lines, can_focus=True):
         self._open_files = set[int]()  # indexes of the unfolded files
         self._chat, self._name, self._doing = chat, name, [""]
         self._siblings: Sequence[str] = chat.siblings(turn.key) if turn else ()
-        self._live = None if turn else LiveAnswer()
+        self._live = None if turn else LiveAnswer(chat.palette)
         self._opens_thought = False
         self._limit = LONG_ANSWER if role == "assistant" else LONG_TEXT
         self._rest: Timer | None = None
@@ -366,11 +318,11 @@ class TurnView(Lines, can_focus=True):
             return result_blocks(turn.content, self._limit, is_open=self._opens_thought)
         if turn.role != "assistant":
             return self._plain(turn)
-        if self._chat.shows_tokens and (pieces := self._chat.pieces(turn.key)):
-            tokens = TokenText()
-            _, lines = tokens.add(pieces)
-            self.sources = tokens.sources
-            return list(lines)
+        pieces = self._chat.pieces(turn.key) if self._chat.shows_tokens else ()
+        colours = TokenColours()
+        for piece in pieces:
+            colours.add(piece.text, style_of(piece.source, self._chat.palette))
+        self.sources = {piece.source for piece in pieces} - {""}
         blocks: list[Block] = []
         for kind, text in split(turn.said):
             if kind == "thinking":
@@ -379,9 +331,9 @@ class TurnView(Lines, can_focus=True):
                 if n_tokens:
                     rate = Stats.from_json(turn.answer.stats).tokens_per_s if turn.answer else 0
                     length = thought_length(n_tokens / rate if rate else 0, n_tokens)
-                blocks += thought_blocks(text, length, is_open=self._opens_thought)
+                blocks += colours.over_thought(thought_blocks(text, length, is_open=self._opens_thought))
             else:
-                blocks += markdown(shown(text[: self._limit]))
+                blocks += colours.coloured(0, markdown(shown(text[: self._limit])))
                 blocks += self._more(len(text))
         return blocks
 

@@ -11,7 +11,7 @@ from textwrap import shorten
 
 from edgespec.chat import store_commands as store
 from edgespec.chat.attachments import read_named, without_files
-from edgespec.chat.comparing import AnswerComparison, sides_and_text
+from edgespec.chat.comparing import AnswerComparison, Side, racing_sides, sides_and_text
 from edgespec.chat.controls import Controls, index_of
 from edgespec.chat.model import drafting_with
 from edgespec.chat.personas import differing
@@ -36,6 +36,7 @@ from edgespec.tools.server import ToolServer
 HOW_TO = "/model MODEL loads a model, downloaded if it is not here, /draft MODEL a draft model"
 TOOLS_HOW_TO = "/tools ask NAME takes a permission back, /tools off and on, /tools restart starts the servers again"
 PERMISSIONS = {"always": "allowed always", "chat": "allowed in this chat", None: "asks first"}
+LEAVING = ("exit", "quit", "bye", ":q")
 DESCRIPTION = 70  # characters of the description of a tool
 
 
@@ -90,6 +91,11 @@ def completions(session: Session, line: str) -> list[str]:
 def is_command(text: str) -> bool:
     """Return whether a line is a command. Two slashes begin a message that begins with a slash."""
     return text.startswith("/") and not text.startswith("//")
+
+
+def leaves(text: str) -> bool:
+    """Return whether a message is one of the words with which people leave other programs."""
+    return text.strip().lower() in LEAVING
 
 
 def name_and_argument(line: str) -> tuple[str, str]:
@@ -165,7 +171,7 @@ def _draft(controls: Controls, spec: str) -> Iterator[str]:
     elif controls.session.model.server:
         raise UsageError("the server chooses the draft model")
     else:
-        controls.front.load(drafting_with(controls.session.load_settings, None if spec == "auto" else spec))
+        controls.front.load(drafting_with(controls.session.load_settings, spec))
 
 
 def _restart(controls: Controls, number: str) -> None:
@@ -381,8 +387,18 @@ def _compare(controls: Controls, argument: str) -> None:
     """`/compare`: two answers to the last message; `sides_and_text` explains the other forms."""
     controls.session.model.needed()
     sides, text = sides_and_text(controls.session, argument)
+    _compare_sides(controls, sides, text, "compare")
+
+
+def _race(controls: Controls, text: str) -> None:
+    """`/race`: the last message answered with and without drafting; `/race PROMPT`: another one."""
+    controls.session.model.needed()
+    _compare_sides(controls, racing_sides(controls.session), text, "race")
+
+
+def _compare_sides(controls: Controls, sides: tuple[Side, Side], text: str, command: str) -> None:
     if not text and not controls.session.chat.turns:
-        raise UsageError("there is no message to compare answers to", hint="/compare PROMPT")
+        raise UsageError("there is no message to compare answers to", hint=f"/{command} PROMPT")
     controls.compare(AnswerComparison(controls.session, sides, text))
 
 
@@ -473,7 +489,8 @@ COMMANDS = (
             "/model save keeps it for new chats.",
             _model, "ctrl+l"),
     ChatCommand("models", "[WORDS]", "List models here and in the catalogue, and compatible draft models.", _models),
-    ChatCommand("draft", "[MODEL|auto|none]", "Load another draft model, or none.", _draft),
+    ChatCommand("draft", "[MODEL|auto|none]",
+            "Load another draft model, the best one on this machine (auto, as --draft-model auto), or none.", _draft),
     ChatCommand("system", "[TEXT|none]", "Show or set the system prompt of this chat.", _system),
     ChatCommand("persona", "[NAME|none]",
             "Choose a persona; /persona save NAME saves one.", store.persona, "f6", waits=True),
@@ -491,6 +508,9 @@ COMMANDS = (
     ChatCommand("compare", "[[A |] B --] [PROMPT]",
             "Compare two answers: A (by default current settings) and B (temp=0, MODEL; by default without drafting).",
             _compare, "f4", waits=True),
+    ChatCommand("race", "[PROMPT]",
+            "Answer a message with and without drafting, and show both side by side at their speeds.",
+            _race, waits=True),
     ChatCommand("keep", "1|2", "Keep one of two compared answers and continue.", _keep, waits=True),
     ChatCommand("regen", "[N]", "Regenerate the last answer, or answer N.", _regen, "ctrl+r", waits=True),
     ChatCommand("continue", "",

@@ -2,17 +2,21 @@
 
 The answers are generated one after the other, and both become branches of the chat. If only drafting differs, the
 comparison is a race: neither answer may find the conversation in the KV cache. The drafted answer is generated first,
-because drafters look into earlier answers and must not find the same answer there.
+because drafters look into earlier answers and must not find the same answer there. While the other one is generated,
+the first can be replayed at the times at which its tokens came: each has the machine for itself, and both are seen to
+run.
 """
 
 from __future__ import annotations
 
 import secrets
 import shlex
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from time import perf_counter
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.events import Notice
@@ -27,6 +31,7 @@ from edgespec.text.figures import rate
 
 PLAIN = "pace=off"  # the default changes of the second answer
 AS_SET, UNDRAFTED = "current settings", "without drafting"
+DRAFTED = "with drafting"
 NOTABLE = 0.02  # a smaller relative difference in speed may be chance
 
 
@@ -37,10 +42,11 @@ class Side:
     changes: str  #: the differences from the chat, as the user typed them
     settings: ChatSettings
     loads: LoadSettings | None = None  #: another model, None for the chat's own
+    name: str = ""  #: the title, unless the changes are
 
     @property
     def title(self) -> str:
-        return UNDRAFTED if self.changes == PLAIN else self.changes or AS_SET
+        return self.name or (UNDRAFTED if self.changes == PLAIN else self.changes or AS_SET)
 
     @property
     def is_plain(self) -> bool:
@@ -83,12 +89,40 @@ def sides_and_text(session: Session, argument: str) -> tuple[tuple[Side, Side], 
     return (side_of(session, sides[0]), side_of(session, sides[1])), text.strip()
 
 
+def racing_sides(session: Session) -> tuple[Side, Side]:
+    """Return the sides with and without drafting. Raises UsageError if the chat does not draft."""
+    drafted = replace(side_of(session, ""), name=DRAFTED)
+    if drafted.is_plain:
+        raise UsageError("drafting is off in this chat", hint="/set pace auto and /set spec-type auto turn it on")
+    return drafted, side_of(session, PLAIN)
+
+
 @dataclass(slots=True)
 class Lane:
-    """One of the two answers."""
+    """One of the two answers. Times are in seconds since the answer was asked for."""
 
     events: list[TokenEvent] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)  #: when each event came
+    begun_s: float | None = None  #: when the answer was asked for, on the clock of `perf_counter`
     key: str | None = None  #: the key of its message, None while there is no message
+
+    def take(self, event: TokenEvent) -> None:
+        """Add an event that comes now."""
+        self.times_s.append(perf_counter() - (self.begun_s or 0.0))
+        self.events.append(event)
+
+    def n_until(self, time_s: float) -> int:
+        """Return how many events had come at a time."""
+        return bisect_right(self.times_s, time_s)
+
+    def speed_of(self, n_events: int) -> float | None:
+        """Return the tokens per second of the first events; None while that is unknown. The first token belongs to the
+        prompt."""
+        if n_events == len(self.events) and self.is_over:
+            return self.stats.tokens_per_s if len(self.tokens) > 1 else None
+        times = [time for event, time in zip(self.events[:n_events], self.times_s, strict=False) if event.id >= 0]
+        took_s = times[-1] - times[0] if times else 0.0
+        return (len(times) - 1) / took_s if took_s > 0 else None
 
     @property
     def tokens(self) -> Sequence[TokenEvent]:
@@ -165,6 +199,15 @@ class AnswerComparison:
         if key := self.had or self.lanes[0].key or self.lanes[1].key:
             self.session.chat.switch(key)
 
+    def replayed(self, now_s: float) -> tuple[int | None, float]:
+        """Return which answer is replayed while the other one is generated, None for none, and since how many
+        seconds."""
+        other = 1 - self.running
+        begun_s = self.lanes[self.running].begun_s
+        if not self.is_race or begun_s is None or not self.lanes[other].is_over:
+            return None, 0.0
+        return other, now_s - begun_s
+
     def keep(self, number: int) -> None:
         """Continue the chat from the answer of side `number`; the other answer stays a branch. Raises UsageError."""
         key = self.lanes[number].key
@@ -179,11 +222,12 @@ class AnswerComparison:
         if self.is_race:
             session.model.needed().forget()
             session.states.leave(session.chat.saved_id or "")
+        lane.begun_s = perf_counter()
         for event in session.ask(asks, cancel) if asks else session.regenerate(cancel, sample=0):
             if isinstance(event, Notice):
                 self.notes.append(event.text)
             elif isinstance(event, TokenEvent):
-                lane.events.append(event)
+                lane.take(event)
                 heard(number)
         last, self._chat = session.chat.turns[-1], session.chat.saved_id
         lane.key = last.key if last.role == "assistant" else None
@@ -236,9 +280,14 @@ class AnswerComparison:
         tokens = (event for lane in self.lanes for event in lane.tokens)
         return dict(Counter(event.source for event in tokens if event.from_draft).most_common())
 
+    @property
+    def speeds(self) -> tuple[float, float]:
+        """The tokens per second of both answers, when they are over."""
+        return self.lanes[0].stats.tokens_per_s, self.lanes[1].stats.tokens_per_s
+
     def verdict(self) -> str:
         """Return one sentence: which answer was faster, and whether the texts are the same."""
-        first, second = (lane.stats.tokens_per_s for lane in self.lanes)
+        first, second = self.speeds
         if not (first and second and all(len(lane.tokens) > 1 for lane in self.lanes)):
             stopped = any(lane.was_cancelled for lane in self.lanes)
             return "stopped before there was anything to compare" if stopped else "too short to compare"

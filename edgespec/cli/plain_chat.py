@@ -11,7 +11,7 @@ import click
 
 from edgespec.cancel import CancelFlag
 from edgespec.chat.attachments import Read, described, without_files
-from edgespec.chat.commands import completions, is_command, run_line
+from edgespec.chat.commands import completions, is_command, leaves, run_line
 from edgespec.chat.comparing import AnswerComparison
 from edgespec.chat.controls import Controls
 from edgespec.chat.events import Added, ChatEvents, Level, Notice
@@ -92,6 +92,8 @@ class Repl:
                 run_line(self.controls, f"/file {text}")
             elif is_command(text):
                 run_line(self.controls, text)
+            elif self._editor is not None and leaves(text):
+                self.leave()
             else:
                 if self.session.model.waits_for_workers:
                     self.load(self.session.load_settings)

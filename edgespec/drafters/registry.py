@@ -50,8 +50,10 @@ class Entry:
     in_auto: bool = True
     #: True if its drafts can be trees.
     drafts_trees: bool = True
-    #: The style of its tokens on the screen, also visible without colours.
-    style: str = "italic $text-success"
+    #: The colour of its tokens on the screen. Each of edgespec's drafters has another one.
+    colour: str = "#94a3b8"
+    #: How its tokens look besides, so that they are known without colours, too.
+    face: str = "italic"
 
     @property
     def spelling(self) -> str:
@@ -67,6 +69,8 @@ def _new(drafter: str, *args: object, **settings: object) -> Drafter:
     return made
 
 
+_HEAD_COLOURS = ("#0ea5e9", "#ef4444", "#f43f5e", "#6366f1", "#10b981", "#8b5cf6", "#a855f7", "#ec4899")
+
 # In the order in which drafters are asked: cheap ones first.
 _ENTRIES = (
     Entry(
@@ -75,49 +79,59 @@ _ENTRIES = (
         needs="grammar",
         make=lambda parts: _new("walk.GrammarDrafter"),
         drafts_trees=False,
+        colour="#06b6d4",
     ),
     Entry(
         "lookup",
         "like suffix, but only from the prompt and the answer",
         make=lambda parts: _new("suffix.SuffixDrafter", name="lookup"),
         in_auto=False,
-        style="italic underline $text-secondary",
+        colour="#eab308",
+        face="italic underline",
     ),
     Entry(
         "suffix",
         "text that followed the same last tokens earlier",
         make=lambda parts: _new("suffix.SuffixDrafter", parts.answers),
-        style="bold $text-warning",
+        colour="#f59e0b",
+        face="bold",
     ),
     Entry(
         "recycling",
         "tokens that the target found likely after the last two tokens",
         make=lambda parts: _new("successors.RecyclingDrafter", parts.successors),
-        style="bold underline $text-accent",
+        colour="#d946ef",
+        face="bold underline",
     ),
     Entry(
         "lookahead",
         "tokens that the target predicted after the tokens of the last draft",
         make=lambda parts: _new("lookahead.LookaheadDrafter"),
         in_auto=False,
+        colour="#f97316",
     ),
     Entry(
         "corpus",
         "your own texts (--corpus)",
         needs="corpus",
         make=lambda parts: _new("walk.CorpusDrafter", parts.corpus),
-        style="reverse $text-primary",
+        colour="#3b82f6",
+        face="bold italic underline",
     ),
     Entry(
         "self",
         "a draft model made from the target's first 8 layers (self:8), or with smaller weights (self:Q2_K)",
         needs="self-draft",
         in_auto=False,
-        style="bold italic $text-error",
+        colour="#84cc16",
+        face="bold italic",
     ),
-    Entry("mtp", "the target's own block for multi-token prediction", needs="MTP block"),
-    *(Entry(head.name, head.help, needs="head") for head in HEADS.values()),
-    Entry("draft", "the draft model (-md)", needs="draft model", style="underline $text-success"),
+    Entry("mtp", "the target's own block for multi-token prediction", needs="MTP block", colour="#14b8a6"),
+    *(
+        Entry(head.name, head.help, needs="head", colour=colour)
+        for head, colour in zip(HEADS.values(), _HEAD_COLOURS, strict=True)
+    ),
+    Entry("draft", "the draft model (-md)", needs="draft model", colour="#22c55e", face="underline"),
 )
 
 

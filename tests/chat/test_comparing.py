@@ -11,7 +11,7 @@ import pytest
 from fake_engine import FakeEngine, drafted_events, plain
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.comparing import AnswerComparison, Lane, side_of, sides_and_text
+from edgespec.chat.comparing import AnswerComparison, Lane, racing_sides, side_of, sides_and_text
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.core.sampling import SamplingSettings
@@ -224,6 +224,17 @@ def test_the_bundled_pair_says_the_same_twice_and_only_once_with_drafts(home: Pa
     assert f"the same {len(first.tokens)} tokens" in comparison.verdict()
 
 
+def test_a_race_has_sides_with_and_without_drafting() -> None:
+    session = talking_to(FakeEngine())
+    sides = racing_sides(session)
+    assert [side.title for side in sides] == ["with drafting", "without drafting"]
+    assert [side.is_plain for side in sides] == [False, True]
+    assert AnswerComparison(session, sides).is_race
+    session.chat.change({"pace": "off"})
+    with pytest.raises(UsageError, match="drafting is off"):
+        racing_sides(session)
+
+
 # --- what is made of the times ----------------------------------------------------------------------------------------
 
 
@@ -251,6 +262,21 @@ def of(first: Lane, second: Lane, verify: VerifyRule = "coupled") -> AnswerCompa
 )
 def test_which_was_faster_is_said_as_it_is(first_s: float, verdict: str) -> None:
     assert of(lane(WORDS, first_s, proposed=9), lane(WORDS, 0.1)).verdict() == verdict
+
+
+def test_a_lane_knows_when_its_tokens_came_and_its_speed_then() -> None:
+    events = [TokenEvent(number, "x") for number in range(5)]
+    replayed = Lane(events, times_s=[1.0, 1.5, 2.0, 2.0, 3.0])
+    assert [replayed.n_until(time_s) for time_s in (0.5, 1.0, 2.4, 9.0)] == [0, 1, 4, 5]
+    assert [replayed.speed_of(n) for n in (0, 1, 2, 4, 5)] == [None, None, 2.0, 3.0, 2.0]
+
+
+def test_only_the_first_answer_of_a_race_is_replayed() -> None:
+    comparison = of(lane(WORDS, 0.1), Lane(begun_s=10.0))
+    comparison.running = 1
+    assert comparison.replayed(12.5) == (0, 2.5)
+    comparison.running = 0
+    assert comparison.replayed(12.5) == (None, 0.0)
 
 
 def test_a_race_without_a_draft_says_so() -> None:

@@ -7,7 +7,7 @@ import gc
 import re
 import threading
 import warnings
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from itertools import cycle
 from pathlib import Path
@@ -44,7 +44,7 @@ from edgespec.tui.dialogs import ChoiceScreen, Dialog, ListEntry, Palette
 from edgespec.tui.lines import Prose
 from edgespec.tui.picker import ModelPicker
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, ChatList, Sidebar
-from edgespec.tui.statistics import StatisticsLine, StatisticsPanel
+from edgespec.tui.statistics import StatisticsBelow, StatisticsLine, StatisticsPanel
 from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
 
 Steps = Callable[[ChatApp, Pilot[None]], Awaitable[None]]
@@ -384,8 +384,8 @@ def test_a_setting_and_a_command_are_chosen_from_lists_and_put_into_the_field() 
         await wait_until(pilot, lambda: app.composer.text == "/set top-k 40")
         await pilot.press("backspace", "enter")
         await wait_until(pilot, lambda: app.session.chat.settings.sampling.top_k == 4)
-        await pilot.press("f1", "end", "enter")
-        await wait_until(pilot, lambda: app.composer.text == "/bye ")
+        await pilot.press("f1", "down", "enter")
+        await wait_until(pilot, lambda: app.composer.text == f"/{COMMANDS[1].name} ")
 
     on_screen(steps)
 
@@ -496,7 +496,7 @@ def test_every_command_does_what_it_says() -> None:
 
 
 def test_no_command_goes_untested() -> None:
-    elsewhere = {"answer", "compare", "keep", "models", "export", "file", "editor", "tools", "result"}
+    elsewhere = {"answer", "compare", "race", "keep", "models", "export", "file", "editor", "tools", "result"}
     assert {command.name for command in COMMANDS} == set(DONE) | elsewhere
 
 
@@ -572,6 +572,55 @@ def test_a_chat_found_by_what_was_said_is_opened_there() -> None:
         await wait_until(pilot, lambda: marked() == ["walrus"])
         await pilot.press("ctrl+g", "escape")
         await wait_until(pilot, lambda: marked() == [])
+
+    on_screen(steps)
+
+
+def test_keys_go_from_match_to_match_of_a_search() -> None:
+    answer = "a walrus\n\n" + "more\n\n" * 30 + "the last walrus"
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        await start_again(app, pilot, "the walrus", answer, "nothing", "of this", "no", "a Walrus")
+        await pilot.press("ctrl+g")
+        await wait_until(pilot, lambda: app.query_one("#sidebar-search", Input).has_focus)
+        await pilot.press(*"walrus")
+        await wait_until(pilot, lambda: app.transcript.is_searched)
+        (first, *_) = (hit for hit in app.session.store.search("walrus") if hit.role == "user")
+        app.query_one(ChatList).focus()
+        app.query_one(Sidebar).post_message(ChatChosen(first.chat, first.key))
+        views = app.transcript.views
+        await wait_until(pilot, lambda: bool(views) and app.focused is views[0])
+
+        def places() -> tuple[int, str]:
+            view, line = app.transcript._found
+            assert isinstance(view, TurnView)
+            assert line is not None
+            return app.transcript.views.index(view), view.line_text(line).strip()
+
+        for key, place in (
+            ("n", (1, "a walrus")),
+            ("n", (1, "the last walrus")),
+            ("f3", (5, "a Walrus")),
+            ("n", (0, "the walrus")),
+            ("N", (5, "a Walrus")),
+            ("shift+f3", (1, "the last walrus")),
+            ("N", (1, "a walrus")),
+        ):
+            await pilot.press(key)
+            await wait_until(pilot, lambda place=place: places() == place)  # type: ignore[misc]
+            view, line = app.transcript._found
+            assert app.focused is view
+            assert view is not None
+            assert line is not None
+            await wait_until(
+                pilot,
+                lambda view=view, line=line: app.transcript.region.contains(view.region.x, view.region.y + line),  # type: ignore[misc]
+            )
+        assert app.composer.text == ""
+        await pilot.press("ctrl+g", "escape", "escape", "shift+tab")
+        await wait_until(pilot, lambda: not app.transcript.is_searched)
+        await pilot.press("n")
+        assert app.composer.text == "n"
 
     on_screen(steps)
 
@@ -1051,6 +1100,50 @@ def test_statistics_are_shown_from_the_first_answer_on_if_the_messages_have_room
     on_screen(steps)
 
 
+def test_statistics_are_below_the_chats_where_the_messages_leave_them_no_columns() -> None:
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        right, below = app.query_one(StatisticsPanel), app.query_one(StatisticsBelow)
+        line = app.query_one(StatisticsLine)
+        await type_in(app, pilot, "hello")
+        await wait_until(pilot, lambda: right.display)
+        await pilot.press("ctrl+b")
+        await wait_until(pilot, lambda: below.display and not right.display and not line.display)
+        assert "1 token" in str(below.render())
+        await pilot.resize_terminal(120, 24)
+        await wait_until(pilot, lambda: line.display and not below.display)
+        await pilot.resize_terminal(200, 50)
+        await wait_until(pilot, lambda: right.display and not below.display)
+        widths = [app.query_one(part).region.width for part in (Sidebar, TurnView, StatisticsPanel)]
+        assert sum(widths) > 190
+
+    on_new_screen(steps, size=(120, 40))
+
+
+def test_while_a_model_is_loaded_a_sign_moves_and_what_is_done_is_said() -> None:
+    begins, reads, ends = threading.Event(), threading.Event(), threading.Event()
+
+    def open_engine(wanted: LoadSettings, progress: Any, cancel: Any) -> FakeEngine:
+        begins.wait(60)
+        progress("loading", 0.5)
+        reads.wait(60)
+        progress("loading", 1.0)
+        ends.wait(60)
+        return FakeEngine()
+
+    async def drive() -> None:
+        app = ChatApp(Session(Store.in_memory(), open_engine, LoadSettings("demo"), ChatSettings(seed=3)))
+        async with app.run_test(size=SIZE) as pilot:
+            for said, step in (("starting demo", begins), ("loading ━━━━━─────  50 %", reads), ("preparing", ends)):
+                signs: set[str] = set()
+                while len(signs) < 3:
+                    await wait_until(pilot, lambda said=said: shown(app).count(said) == 2)  # type: ignore[misc]
+                    signs |= {*re.findall(rf"(\S) {said}", shown(app))}
+                step.set()
+            await wait_until(pilot, lambda: not app.is_busy and "fake 10M, context" in shown(app))
+
+    asyncio.run(drive())
+
+
 # --- sizes ------------------------------------------------------------------------------------------------------------
 
 
@@ -1267,6 +1360,32 @@ def test_the_theme_is_remembered(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_theme_is_given_back_to_the_terminal(tmp_path: Path) -> None:
+    store = Store(tmp_path / "chats.db")
+
+    async def choose(app: ChatApp, pilot: Pilot[None], *, keys: Sequence[str], theme: str) -> None:
+        app.action_change_theme()
+        await wait_until(pilot, lambda: isinstance(app.screen, ChoiceScreen))
+        await pilot.press(*keys, "enter")
+        await wait_until(pilot, lambda: not app.has_screen_above)
+        assert app.theme == theme
+
+    async def other(app: ChatApp, pilot: Pilot[None]) -> None:
+        await choose(app, pilot, keys=["end"], theme="tokyo-night")
+
+    async def back(app: ChatApp, pilot: Pilot[None]) -> None:
+        assert app.theme == "tokyo-night"
+        await choose(app, pilot, keys=["home"], theme="textual-dark")
+
+    async def look(app: ChatApp, pilot: Pilot[None]) -> None:
+        assert app.theme == "textual-dark"
+        assert app._is_as_terminal
+
+    for steps in (other, back, look):
+        on_new_screen(steps, store=store)
+    store.close()
+
+
 def test_keys_of_a_burst_arrive_in_the_order_they_were_typed() -> None:
     """As they come over a slow line, or from dictation: Enter must not overtake what was typed before it."""
 
@@ -1372,6 +1491,47 @@ def test_a_second_ctrl_c_quits() -> None:
         assert app._exit
 
     on_new_screen(steps)
+
+
+def test_ctrl_c_clears_the_field_and_a_second_one_quits_and_keeps_the_text(tmp_path: Path) -> None:
+    store = Store(tmp_path / "chats.db")
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put("my draft")
+        await pilot.press("ctrl+c")
+        assert app.composer.text == ""
+        assert [each.message for each in app._notifications] == [
+            "Up brings the text back; Ctrl+C again quits; the chat is saved"
+        ]
+        await pilot.press("ctrl+c")
+        assert app._exit
+
+    async def look(app: ChatApp, pilot: Pilot[None]) -> None:
+        assert app.composer.text == "my draft"
+        app.query_one(ChatList).focus()
+        await pilot.press("ctrl+c")  # there the key is not meant for the field
+        assert app.composer.text == "my draft"
+
+    on_new_screen(steps, store=store)
+    on_new_screen(look, store=store)
+    store.close()
+
+
+@pytest.mark.parametrize("word", ["exit", " Quit ", "bye", ":q"])
+def test_words_with_which_people_leave_other_programs_quit(word: str) -> None:
+    engine = FakeEngine("never")
+
+    async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
+        app.composer.put(f"{word} the shop")
+        await pilot.press("enter")
+        await idle(app, pilot)
+        assert len(engine.requests) == 1
+        app.composer.put(word)
+        await pilot.press("enter")
+        await wait_until(pilot, lambda: app._exit)
+        assert len(engine.requests) == 1
+
+    on_new_screen(steps, engine)
 
 
 def test_ctrl_c_stops_and_quits_while_text_is_selected() -> None:

@@ -13,26 +13,34 @@ from fake_engine import FakeEngine, drafted_events
 from textual.pilot import Pilot
 from tui_harness import Styled, text_of, wait_until
 
-from edgespec.chat.comparing import AnswerComparison, sides_and_text
+from edgespec.chat.comparing import AnswerComparison, racing_sides, sides_and_text
 from edgespec.chat.session import Session
 from edgespec.errors import GenerationError
 from edgespec.history import Store
 from edgespec.settings import LoadSettings
-from edgespec.tui.comparison import ComparisonScreen, LaneView
+from edgespec.tui.comparison import ComparisonScreen, LaneView, Speeds
 from edgespec.tui.lines import Lines, Prose
 
-WORDS = "[b]one[/b] two\n three four five six seven eight nine \x1b[31mten"
+WORDS = "[b]one[/b] two\nthree four five six seven eight nine \x1b[31mten"
+RACED = "one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen"
 Step = Callable[[Pilot[Any]], Awaitable[None]]
 
 
 def drive(engine: FakeEngine, step: Step, text: str = "count", size: tuple[int, int] = (106, 24)) -> Session:
     """Open a comparison on `engine` and let `step` use it."""
     session = Session(Store.in_memory(), lambda *_: engine, LoadSettings("demo"))
+    return drive_session(session, lambda: AnswerComparison(session, *sides_and_text(session, text)), step, size)
+
+
+def drive_session(
+    session: Session, compare: Callable[[], AnswerComparison], step: Step, size: tuple[int, int] = (106, 24)
+) -> Session:
+    """Open the comparison that `compare` makes of the session, and let `step` use it."""
     session.load()
 
     class Harness(Styled):
         def on_mount(self) -> None:
-            self.push_screen(ComparisonScreen(AnswerComparison(session, *sides_and_text(session, text))))
+            self.push_screen(ComparisonScreen(compare()))
 
     async def run() -> None:
         async with Harness().run_test(size=size) as pilot:
@@ -70,6 +78,15 @@ def drawn(view: LaneView, attribute: str) -> list[str]:
     return found
 
 
+def tinted(view: LaneView) -> list[str]:
+    """The texts that have a colour of a drafter."""
+    lines = view.query_one(Lines)
+    own = lines.visual_style.background
+    assert own is not None
+    parts = [part for y in range(view.region.height) for part in lines.render_line(y)]
+    return [text for text, style, _ in parts if style is not None and style.bgcolor not in (None, own.rich_color)]
+
+
 async def compared(pilot: Pilot[Any]) -> None:
     await wait_until(pilot, lambda: " vs. " in said(pilot))
 
@@ -78,7 +95,7 @@ def test_both_answers_are_shown_with_the_verdict() -> None:
     async def step(pilot: Pilot[Any]) -> None:
         await compared(pilot)
         assert "the same 10 tokens" in said(pilot)
-        assert "accepted (underlined): 6 by draft" in said(pilot)
+        assert "accepted: 6 by draft" in said(pilot)
         for number, title in ((1, "current settings"), (2, "without drafting")):
             assert str(lane(pilot, number).border_title).startswith(title)
             assert "10 tokens, " in str(lane(pilot, number).border_subtitle)
@@ -88,16 +105,42 @@ def test_both_answers_are_shown_with_the_verdict() -> None:
     assert [turn.role for turn in session.chat.turns] == ["user", "assistant"]
 
 
-def test_draft_tokens_are_underlined_and_nothing_in_a_text_is_markup_or_drives_the_terminal() -> None:
+def test_draft_tokens_are_coloured_and_nothing_in_a_text_is_markup_or_drives_the_terminal() -> None:
     async def step(pilot: Pilot[Any]) -> None:
         await compared(pilot)
         drafted, plain = lane(pilot, 1), lane(pilot, 2)
         assert lane_text(plain) == lane_text(drafted) == WORDS.replace("\x1b", "\ufffd")
-        assert drawn(plain, "underline") == []
-        words = [text.strip() for text in drawn(drafted, "underline")]
+        assert tinted(plain) == []
+        words = [text.strip() for text in tinted(drafted)]
         assert [word for word in words if word] == ["two", "three", "five", "six", "eight", "nine"]
 
     drive(FakeEngine(WORDS), step)
+
+
+def test_a_race_replays_the_first_answer_while_the_second_is_generated() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        drafted, plain = lane(pilot, 1), lane(pilot, 2)
+        await wait_until(pilot, lambda: str(drafted.border_title).endswith("replay") and "one" in lane_text(plain))
+        assert len(lane_text(drafted)) < len(RACED)  # it has begun again
+        lines = pilot.app.screen.query_one(Speeds)
+        await wait_until(pilot, lambda: "━" in str(lines.render()))
+        await compared(pilot)
+        assert text_of(drafted.query_one(Lines)) == text_of(plain.query_one(Lines)) == RACED
+        assert str(drafted.border_title) == "with drafting"
+        with_drafts, without = (line.count("━") for line in str(lines.render()).split("\n"))
+        assert 0 < without < with_drafts
+        assert "with drafting: " in said(pilot)
+
+    session = Session(Store.in_memory(), lambda *_: FakeEngine(RACED, round_s=0.05), LoadSettings("demo"))
+    drive_session(session, lambda: AnswerComparison(session, racing_sides(session), "count"), step)
+
+
+def test_a_comparison_of_settings_is_no_race() -> None:
+    async def step(pilot: Pilot[Any]) -> None:
+        await compared(pilot)
+        assert not pilot.app.screen.query(Speeds)
+
+    drive(FakeEngine("first one", "other one"), step, "temp=0 | temp=1 -- x")
 
 
 def test_a_key_keeps_one_answer_and_the_other_stays_a_branch() -> None:

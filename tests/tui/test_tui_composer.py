@@ -10,9 +10,10 @@ import pytest
 from textual.events import Paste
 from textual.pilot import Pilot
 from textual.widgets import Static
-from tui_harness import Harness, click_on, wait_until
+from tui_harness import Harness, click_on, send_bytes, wait_until
 
 from edgespec.tui.composer import CommandChoices, Composer, Pasted, PasteUndone, Submitted
+from edgespec.tui.terminal import know_alt_enter
 
 COMMANDS = [("/help", "what there is"), ("/regen", "answer again"), ("/redo", "do again"), ("/bye", "leave")]
 HISTORY = ["first", "second\nof two lines"]
@@ -164,6 +165,41 @@ def test_up_and_down_go_through_what_was_sent_and_back_to_the_draft() -> None:
         assert composer.text == "draft"
 
     run(script)
+
+
+@pytest.mark.parametrize("key", ["up", "ctrl+z"])
+def test_a_text_that_was_cleared_is_brought_back_by_keys(key: str) -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "my text")
+        assert composer.input.clear_text()
+        assert composer.text == ""
+        assert not composer.input.clear_text()
+        await pilot.press(key)
+        assert composer.text == "my text"
+
+    run(script)
+
+
+def test_a_cleared_text_does_not_come_back_over_another_one() -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        await write(pilot, "my text")
+        composer.input.clear_text()
+        await write(pilot, "x")
+        await pilot.press("backspace")
+        composer.input.undo_clearing()
+        assert composer.text == ""
+
+    run(script)
+
+
+def test_alt_enter_as_terminals_send_it_makes_a_line() -> None:
+    know_alt_enter()
+
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        send_bytes(pilot.app, "one\x1b\rtwo\r")
+        await wait_until(pilot, lambda: composer.text == "")
+
+    assert run(script).messages == [Submitted("one\ntwo")]
 
 
 def test_what_is_sent_is_the_newest_of_the_history() -> None:

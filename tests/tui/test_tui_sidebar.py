@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -119,7 +121,7 @@ async def search(pilot: Pilot[Any], text: str) -> None:
 
 def test_chats_are_listed_newest_first_with_age_and_length(store: Store) -> None:
     async def step(pilot: Pilot[Any]) -> None:
-        about = f"  {when(time.time())} · 2 messages"
+        about = f"  {when(time.time()).removeprefix('today ')} · 2 messages"
         assert lines(pilot) == ["today", "  日本語 \ufffd[31m", about, "▸ The sky", about, "  Sorting lists", about]
 
     drive(store, step, open_chat="b")
@@ -166,8 +168,18 @@ def test_chats_are_grouped_by_day() -> None:
     now_s = time.time()
     rows = rows_by_day([chat(str(days), now_s - days * DAY) for days in (0, 1, 3, 400)], Marks())
     shown = [str(row.prompt).split("\n")[-1].strip() for row in rows]
-    times = [f"{when(now_s - days * DAY)} · 1 message" for days in (0, 1, 3, 400)]
+    clock = f"{datetime.fromtimestamp(now_s):%H:%M}"
+    days = [clock, clock, *(when(now_s - days * DAY) for days in (3, 400))]  # the headings name the others
+    times = [f"{day} · 1 message" for day in days]
     assert shown == ["today", times[0], "yesterday", times[1], "earlier", *times[2:]]
+
+
+def test_where_no_heading_names_the_day_the_row_does() -> None:
+    now = chat("a", time.time())
+    rows = [*rows_by_day([replace(now, is_pinned=True)], Marks()), *rows_by_day([replace(now, folder="f")], Marks())]
+    rows += rows_found([now], [], Marks())
+    abouts = [str(row.prompt).split("\n")[-1].strip() for row in rows if row.place and row.place.folder is None]
+    assert abouts == [f"{when(now.updated_s)} · 1 message"] * 3
 
 
 def test_a_snippet_begins_shortly_before_what_was_found_and_marks_it() -> None:

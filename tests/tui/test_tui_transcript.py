@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from textual.content import Content
 from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 from textual.style import Style
@@ -19,10 +20,11 @@ from tui_harness import Harness, chat, click_on, text_of, tokens, wait_until
 from edgespec.core.stats import Stats
 from edgespec.drafters.registry import REGISTRY
 from edgespec.history import AnswerRecord, TokenRecord, Turn
-from edgespec.tui.lines import Block, Brush, Prose
-from edgespec.tui.markdown import GrowingMarkdown, markdown
+from edgespec.tui.lines import Block, Brush, Prose, WrappedText
+from edgespec.tui.markdown import Code, GrowingMarkdown, Table, markdown
+from edgespec.tui.token_view import TokenColours, style_of
 from edgespec.tui.transcript import Transcript
-from edgespec.tui.turn_view import SwitchBranch, TokenText, TurnCommand, TurnView
+from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
 from edgespec.tui.turn_window import MOST, MOUNTED, Edge, News
 
 Script = Callable[[Pilot[Any], Transcript], Awaitable[None]]
@@ -318,37 +320,86 @@ def test_nothing_of_an_answer_that_was_not_kept_remains() -> None:
 # --- tokens -------------------------------------------------------------------------------------------------------
 
 
-def test_tokens_are_marked_by_their_drafter_and_passes_by_a_bar() -> None:
-    pieces = [TokenRecord(1, "The ", "", 0), TokenRecord(2, "end", "suffix", 1), TokenRecord(3, "\nnow", "", 1)]
-    _, lines = TokenText().add(pieces)
-    assert [line.content.plain for line in lines] == ["The ╎end↵", "now"]
-    assert [style for start, end, style in lines[0].content.spans if lines[0].content.plain[start:end] == "end"] == [
-        REGISTRY["suffix"].style
-    ]
+def tinted(content: Content, source: str) -> list[str]:
+    """The parts of a text that have the style of a drafter."""
+    return [content.plain[start:end] for start, end, style in content.spans if style == style_of(source)]
 
 
-def test_every_drafter_is_known_by_more_than_its_colour() -> None:
-    styles = {entry.style for entry in REGISTRY.values()}
-    faces = [" ".join(word for word in face.split() if not word.startswith("$")) for face in styles]
+def coloured(text: str, *pieces: tuple[str, str]) -> list[Block]:
+    """The blocks of a text, whose tokens and drafters are given."""
+    colours = TokenColours()
+    for piece, source in pieces:
+        colours.add(piece, style_of(source))
+    return colours.coloured(0, markdown(text))
+
+
+def test_tokens_have_the_colour_of_their_drafter_and_the_text_its_markdown() -> None:
+    (title, line) = coloured(
+        "# The end\nof **all** days", ("# The", ""), (" end\nof", "suffix"), (" **all", ""), ("** days", "draft")
+    )
+    assert isinstance(title, WrappedText)
+    assert isinstance(line, WrappedText)
+    assert (title.content.plain, line.content.plain) == ("The end", "of all days")
+    assert [tinted(block.content, "suffix") for block in (title, line)] == [[" end"], ["of"]]
+    assert tinted(line.content, "draft") == [" days"]
+    assert [line.content.plain[start:end] for start, end, style in line.content.spans if style == "bold"] == ["all"]
+
+
+def test_tokens_are_found_in_code_tables_and_links() -> None:
+    code, table, link = coloured(
+        "```py\nprint(1)\n```\n\n| a | b |\n|---|---|\n| one | two |\n\n[the page](https://x.org/the/page) it is",
+        ("```py\n", ""), ("print", "draft"), ("(1)\n```\n\n| a | b |\n|---|---|\n| one", ""), (" | two", "suffix"),
+        (" |\n\n[the page](https://x.org/the/page)", ""), (" it", "draft"), (" is", ""),
+    )  # fmt: skip
+    assert isinstance(code, Code)
+    assert [code.shown[span.start : span.end] for span in code.marks] == ["print"]
+    assert isinstance(table, Table)
+    assert [tinted(cell, "suffix") for cell in table.rows[1]] == [[], ["two"]]
+    assert isinstance(link, WrappedText)
+    assert tinted(link.content, "draft") == [" it"]
+
+
+def test_what_markdown_shows_in_another_way_does_not_move_the_colours_of_later_words() -> None:
+    text = "&eacute;t&eacute; " + "&amp; _x_ " * 50 + "and so on"
+    (block,) = coloured(text, (text.removesuffix("so on"), ""), ("so", "draft"), (" on", ""))
+    assert isinstance(block, WrappedText)
+    assert tinted(block.content, "draft") == ["so"]
+
+
+def test_every_drafter_has_its_own_colour_and_is_known_by_more_than_that() -> None:
+    colours = [entry.colour for entry in REGISTRY.own.values()]
+    assert len(set(colours)) == len(colours)
+    faces = [entry.face for entry in REGISTRY.own.values() if entry.in_auto and entry.needs != "head"]
     assert all(faces)
-    assert len(set(faces)) == len(faces)
+    assert len({face for face in faces if face != "italic"}) == len([face for face in faces if face != "italic"])
+    assert {style_of(name, "ansi").split()[-1] for name in REGISTRY} >= {"ansi_green", "ansi_yellow", "ansi_cyan"}
 
 
-def test_tokens_can_be_shown_in_place_of_the_text_and_say_what_the_marks_mean() -> None:
-    pieces = [TokenRecord(1, "**x", "", 0), TokenRecord(2, "**", "draft", 1)]
+def drafted(view: TurnView) -> list[str]:
+    """What a message shows in the colour of a drafter."""
+    own = view.visual_style.background
+    assert own is not None
+    parts = [part for y in range(view.region.height) for part in view.render_line(y)]
+    return [text for text, style, _ in parts if style is not None and style.bgcolor not in (None, own.rich_color)]
+
+
+def test_tokens_can_be_coloured_in_the_text_and_say_what_the_colours_mean() -> None:
+    pieces = [TokenRecord(1, "**x", "", 0), TokenRecord(2, "y**", "draft", 1)]
 
     async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
-        await transcript.show([said("user", "hello"), said("assistant", "**x**")])
+        await transcript.show([said("user", "hello"), said("assistant", "**xy**")])
         await pilot.pause()
         legend = transcript.query_one("#legend", Static)
         assert not legend.display
         transcript.show_tokens = True
-        await wait_until(pilot, lambda: said_in(view(transcript)).startswith("**x╎**"))
+        await wait_until(pilot, lambda: "drafted by  draft" in str(legend.render()))
+        assert said_in(view(transcript)).startswith("xy\n")
         assert said_in(view(transcript, 0)).startswith("hello")
         assert legend.display
-        assert "drafted by draft" in str(legend.render())
+        assert drafted(view(transcript)) == ["y"]
         transcript.show_tokens = False
-        await wait_until(pilot, lambda: said_in(view(transcript)).startswith("x\n"))
+        await wait_until(pilot, lambda: drafted(view(transcript)) == [])
+        assert said_in(view(transcript)).startswith("xy\n")
         assert not legend.display
 
     run(script, Transcript(pieces=lambda key: pieces))
@@ -362,13 +413,15 @@ def test_tokens_are_shown_while_they_come_and_the_view_can_change_meanwhile() ->
         assert isinstance(answer, TurnView)
         events = list(tokens("**ab** and"))
         await transcript.feed(events[:2])
-        await wait_until(pilot, lambda: said_in(answer).startswith("**ab** a\n"))
+        await wait_until(pilot, lambda: said_in(answer).startswith("ab a\n"))
+        assert drafted(answer) == [" a"]
         transcript.show_tokens = False
         await wait_until(pilot, lambda: said_in(answer).startswith("ab a\n"))
         await transcript.feed(events[2:])
         await wait_until(pilot, lambda: said_in(answer).startswith("ab and\n"))
         transcript.show_tokens = True
-        await wait_until(pilot, lambda: said_in(answer).startswith("**ab** a╎nd\n"))
+        await wait_until(pilot, lambda: drafted(answer) == [" a"])
+        assert said_in(answer).startswith("ab and\n")
 
     run(script)
 
