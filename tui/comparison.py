@@ -49,6 +49,7 @@ class ComparisonScreen(BaseScreen[None]):
         super().__init__()
         self._comparison = comparison
         self._cancel, self._has_ended = CancelFlag(), threading.Event()
+        self.is_over = False  # the verdict is shown
         self._loading = ""  # progress of loading another model; written by the thread that runs the comparison
 
     def compose(self) -> ComposeResult:
@@ -94,7 +95,7 @@ class ComparisonScreen(BaseScreen[None]):
         if event.state not in (WorkerState.ERROR, WorkerState.SUCCESS):
             return
         self._frames.stop()
-        comparison = self._comparison
+        self.is_over, comparison = True, self._comparison
         for view in self.query(LaneView):
             view.show(differs_at=comparison.differs_at)
         self._show_speeds([len(lane.events) for lane in comparison.lanes])
@@ -154,12 +155,12 @@ def _details(comparison: AnswerComparison, palette: Palette) -> Content:
     """Return the figures of both answers, and the notes of the model, as lines."""
     first = " vs. ".join(f"{lane.stats.prompt_s:.2f} s" for lane in comparison.lanes)
     per_step = " vs. ".join(f"{lane.stats.tokens_per_round:.2f}" for lane in comparison.lanes)
-    figures = [Content(f"first token after {first} · {per_step} tokens per step")]
+    lines = [Content(f"first token after {first} · {per_step} tokens per step")]
     if drafted := comparison.drafted_by:
         counts = [Content.assemble(f"{count} by", named([name], palette)) for name, count in drafted.items()]
-        figures.append(Content.assemble("accepted: ", Content(", ").join(counts)))
-    notes = [printable(note) for note in comparison.notes]
-    return Content("\n").join([Content(" · ").join(figures), *map(Content, notes)]).stylize_before("dim")
+        lines.append(Content.assemble("accepted: ", Content("  ").join(counts)))
+    lines += [Content(printable(note)) for note in comparison.notes]
+    return Content("\n").join(lines).stylize_before("dim")
 
 
 class LaneView(VerticalScroll, can_focus=True):
@@ -180,17 +181,17 @@ class LaneView(VerticalScroll, can_focus=True):
     def show(self, n_events: int | None = None, differs_at: int | None = None) -> None:
         """Show the text so far, or that of the first `n_events` while the answer is replayed; token `differs_at` is the
         first that differs from the other answer."""
-        events = self._lane.events[:n_events]
+        events, lines = self._lane.events[:n_events], self.query_one(Lines)
         self.border_title = self._title if n_events is None else f"{self._title} · replay"
         places = [place for place, event in enumerate(events) if event.id >= 0]
         if differs_at is not None or len(events) < self._n_shown:
             marked = places[differs_at] if differs_at is not None and differs_at < len(places) else None
             self._answer, self._n_shown = LiveAnswer(palette_of(self.app), marked), 0
-        if not self._n_shown:
-            self.query_one(Lines).replace(0, [])
+            lines.replace(0, [])
+            lines.refresh()  # the height may stay
         self._answer.add(events[self._n_shown :])
         self._n_shown = len(events)
-        self.query_one(Lines).replace(*self._answer.blocks(as_tokens=True, opens_thought=True))
+        lines.replace(*self._answer.blocks(as_tokens=True, opens_thought=True))
         speed = self._lane.speed_of(len(events))
         figures = [counted(len(places), "token"), f"{rate(speed)} tok/s" if speed is not None else ""]
         self.border_subtitle = ", ".join(filter(None, figures)) if places else ""
@@ -207,15 +208,16 @@ class Speeds(Static):
         lanes, titles = comparison.lanes, [printable(side.title) for side in comparison.sides]
         speeds = [lane.speed_of(n) for lane, n in zip(lanes, n_events, strict=True)]
         if all(lane.is_over and n == len(lane.events) for lane, n in zip(lanes, n_events, strict=True)):
-            lengths = [speed or 0.0 for speed in speeds]
+            fastest = max(speed or 0.0 for speed in speeds)
+            lengths = [(speed or 0.0) / fastest if fastest else 0.0 for speed in speeds]
         else:
             most = max(len(lane.events) if lane.is_over else 0 for lane in lanes)
             lengths = [n / most if most else 0.0 for n in n_events]
-        longest, width = max(*lengths, 1e-9), max(map(len, titles))
+        width = max(map(len, titles))
         room = max(0, self.content_size.width - width - len(" 1000 tok/s") - 1)
         lines = []
         for title, length, speed, style in zip(titles, lengths, speeds, LINE_STYLES, strict=True):
-            n = round(min(1.0, length / longest) * room)
+            n = round(min(1.0, length) * room)
             said = f"{rate(speed):>5} tok/s" if speed is not None else ""
             lines.append(Content.assemble(title.ljust(width), " ", ("━" * n, style), ("─" * (room - n), "dim"), said))
         self.update(Content("\n").join(lines))

@@ -72,7 +72,8 @@ class ChoiceScreen(Dialog[str]):
             options = OptionList(*map(self._option, self._choices), compact=True)
             keys = [choice.key for choice in self._choices]
             # An error opens while the user may be typing: Enter must not choose anything yet.
-            options.highlighted = keys.index(self._current) if self._current in keys else None if self._is_error else 0
+            is_known = bool(self._current) and self._current in keys
+            options.highlighted = keys.index(self._current) if is_known else None if self._is_error else 0
             yield options
         yield Footer(show_command_palette=False, compact=True)
 
