@@ -1,7 +1,7 @@
 """Record the full-screen chat with a real model, for the pictures of the documentation.
 
-    python scripts/lab/record_chat.py               docs/chat/race.svg, which moves
-    python scripts/lab/record_chat.py --stills      docs/chat/chat.svg, tokens.svg and compare.svg
+    python scripts/lab/record_chat.py               docs/chat/race.svg, which moves, and compare.svg, its end
+    python scripts/lab/record_chat.py --stills      docs/chat/chat.svg and tokens.svg
 
 The chat runs as in a terminal: somebody types, the model answers, and what the screen shows is kept with its times. The
 picture plays it at the same speed, and nothing is left out. The model answers at temperature 0 with one thread, so that
@@ -115,12 +115,13 @@ async def moving(recorder: Recorder, folder: Path) -> None:
         await recorder.race(CHANGE)
         await asyncio.sleep(END_S)
         end_s = recorder.look().time_s
-    svg = picture(recorder.screens, end_s, MOVING[0], recorder.background, "edgespec chat")
-    write(folder / "race.svg", svg)
+    for name, screens in (("race", recorder.screens), ("compare", recorder.screens[-1:])):
+        svg = picture(screens, end_s, MOVING[0], recorder.background, "edgespec chat")
+        write(folder / f"{name}.svg", svg)
 
 
 async def stills(recorder: Recorder, folder: Path) -> None:
-    """A chat, its tokens, and two answers side by side."""
+    """A chat, and its tokens."""
 
     async def still(name: str) -> None:
         await asyncio.sleep(READING_S)
@@ -132,10 +133,7 @@ async def stills(recorder: Recorder, folder: Path) -> None:
         await recorder.ask(question)
         app.run_command("/clear")
     await recorder.ask(QUESTION)
-    await recorder.race(CHANGE)
-    await still("compare.svg")
-    app.simulate_key("1")
-    await recorder.until(lambda: not app.is_busy)
+    await recorder.ask(CHANGE)
     app.query_one("#sidebar").add_class("-usual")
     await still("chat.svg")
     app.run_command("/tokens")
