@@ -102,6 +102,8 @@ class ScreenFront:
 
     def redraw(self) -> None:
         self._app.call_later(self._app.redraw)
+        if not self._app.screen.has_class("-wide"):  # the list covers the messages
+            self._app.query_one(Sidebar).remove_class("-asked")
         self._app.composer.input.focus()  # the focused widget may be removed
 
     def put(self, text: str) -> None:
@@ -185,13 +187,14 @@ class ScreenFront:
     def _show_help(self) -> None:
         """List commands and keys; a command that the user chooses, or text, is put into the field."""
         keys = [ListEntry("", name, about) for name, about in KEYS]
-        commands = [ListEntry(each.name, f"{each.title}  {each.key.capitalize()}", each.help) for each in COMMANDS]
+        commands = [ListEntry(each.name, f"{each.title}  {_key(each.key)}".rstrip(), each.help) for each in COMMANDS]
 
         def take(name: str | None) -> None:
             if name:
                 self._app.composer.put(f"/{name} ")
 
-        help = ChoiceScreen("commands and keys", "", [*commands, *keys], typed=self._app.composer.input.insert)
+        text = "Enter puts a command into the field. End goes to the keys, at the end of the list."
+        help = ChoiceScreen("commands and keys", text, [*commands, *keys], typed=self._app.composer.input.insert)
         self._app.push_screen(help, take)
 
     def _restart(self) -> None:
@@ -278,3 +281,8 @@ class ScreenFront:
     def _load(self, settings: LoadSettings) -> None:
         with self._app.reporting():  # an answer may be being generated
             self.load(settings)
+
+
+def _key(key: str) -> str:
+    """Return the name of a key as it is written on keyboards."""
+    return "+".join(part.capitalize() for part in key.split("+"))

@@ -28,7 +28,7 @@ from edgespec.text.clusters import cluster_end, cluster_start
 from edgespec.text.printable import printable
 from edgespec.text.words import word_at
 
-MARK = "bold reverse $text-warning"  # the style of search matches
+MARK, CURRENT = "bold reverse $text-warning", "bold reverse $text-success"  # the styles of search matches
 SOLID = RichStyle(dim=False, reverse=False)  # a selection is legible over any style
 DECORATION = " ▌│"  # what precedes a line without being text
 
@@ -172,12 +172,19 @@ class Lines(Widget):
         self._lines: list[Line] = []  # the lines of all blocks
         self._drawn_for: tuple[object, ...] = ()
         self._marked: re.Pattern[str] | None = None
+        self._current: int | None = None  # the line whose matches are marked as the ones that were gone to
         self._selected_width = 0  # when the selection was made
 
     def mark(self, pattern: re.Pattern[str] | None) -> None:
         """Mark the matches of a pattern (`found_in`), or nothing."""
         if pattern != self._marked:
             self._marked = pattern
+            self.refresh()
+
+    def mark_line(self, y: int | None) -> None:
+        """Mark the matches of a line in another way than the others."""
+        if y != self._current:
+            self._current = y
             self.refresh()
 
     def matches(self) -> list[int]:
@@ -222,7 +229,7 @@ class Lines(Widget):
             return Strip.blank(self.content_size.width, self.visual_style.rich_style)
         strip = lines[y].strip
         for match in spans(self._marked, strip.text) if self._marked else ():
-            strip = _restyled(strip, match, self._get_style(MARK).rich_style)
+            strip = _restyled(strip, match, self._get_style(CURRENT if y == self._current else MARK).rich_style)
         if self.text_selection is not None and (span := _selected(lines[y], y, self.text_selection)) is not None:
             strip = _restyled(strip, span, SOLID + self.screen.get_visual_style("screen--selection").rich_style)
         return strip.apply_offsets(0, y)

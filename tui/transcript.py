@@ -50,7 +50,7 @@ class Transcript(TurnWindow):
         self._shared = Shared(pieces, siblings)
         self._target: Widget | None = None  # the widget that is about to get the focus
         self._sources: set[str] = set()  # the drafters in the legend
-        self._found: tuple[Widget | None, int | None] = None, None  # the match that was gone to: its view and line
+        self._found: tuple[Lines | None, int | None] = None, None  # the match that was gone to: its view and line
 
     def compose(self) -> ComposeResult:
         yield Static(id="legend")
@@ -123,8 +123,8 @@ class Transcript(TurnWindow):
             if isinstance(entry, Turn) and entry.key == key:
                 view = await self.show_around(index)
                 matches = view.matches() if isinstance(view, Lines) else []
-                if focuses and matches:
-                    self._found = view, matches[0]
+                if focuses and matches and isinstance(view, Lines):
+                    self._go_to_match(view, matches[0])
                 self.call_after_refresh(self._go_to if focuses else self._bring_into_view, view)
                 if matches:
                     self.call_after_refresh(self._show_line, view, matches[0])
@@ -161,7 +161,7 @@ class Transcript(TurnWindow):
                 lines = [y for y in lines if step * (y - line) > 0]
             if lines:
                 y = lines[0 if step > 0 else -1]
-                self._found = view, y
+                self._go_to_match(view, y)
                 self._target = view
                 self.screen.set_focus(view, scroll_visible=False)
                 self.call_after_refresh(self._show_line, view, y)
@@ -169,14 +169,23 @@ class Transcript(TurnWindow):
             line = None
         return None
 
+    def _go_to_match(self, view: Lines | None, y: int | None) -> None:
+        """Make the matches of a line the current ones."""
+        if self._found[0] is not None:
+            self._found[0].mark_line(None)
+        if view is not None:
+            view.mark_line(y)
+        self._found = view, y
+
     def _place(self) -> tuple[int, int | None]:
-        """Return the entry from which to search, and the line in it from which."""
-        focused = self.screen.focused
-        view, line = self._found
-        if view is None or view is not focused:
-            shown = [view for view in self.views if view.region.overlaps(self.region)]
-            view, line = focused if focused in self.views else next(iter(shown), None), None
-        return self._first + self.views.index(view) if view in self.views else 0, line
+        """Return the entry from which to search, and the line in it from which: the current match, or the message that
+        has the focus, or the first visible one."""
+        focused, (found, line) = self.screen.focused, self._found
+        if found is not None and found is focused and found in self.views:
+            return self._first + self.views.index(found), line
+        visible = (view for view in self.views if view.region.overlaps(self.region))
+        view = focused if focused in self.views else next(visible, None)
+        return self._first + self.views.index(view) if view is not None else 0, None
 
     def _show_line(self, view: Widget, y: int) -> None:
         height = self.scrollable_content_region.height
@@ -186,7 +195,8 @@ class Transcript(TurnWindow):
 
     def mark_found(self, query: str) -> None:
         """Mark the matches of a search in the messages; "" removes the marks."""
-        self._shared.searched, self._found = query, (None, None)
+        self._go_to_match(None, None)
+        self._shared.searched = query
         for view in self._turn_views():
             view.mark_found()
 

@@ -610,6 +610,7 @@ def test_keys_go_from_match_to_match_of_a_search() -> None:
             await wait_until(pilot, lambda place=place: places() == place)  # type: ignore[misc]
             view, line = app.transcript._found
             assert app.focused is view
+            assert [each for each in app.transcript.views if getattr(each, "_current", None) is not None] == [view]
             assert view is not None
             assert line is not None
             await wait_until(
