@@ -7,7 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from difflib import SequenceMatcher
+from itertools import zip_longest
 from typing import Literal
 
 from textual.app import App
@@ -22,11 +22,10 @@ from edgespec.tui.markdown import Code, Table
 TINT = "30%"  # how much of a drafter's colour is mixed into the background
 HUES = ("red", "yellow", "green", "cyan", "blue", "magenta")  # of terminals with 16 colours
 GONE = Entry("", "")  # stands for a drafter that an answer of an earlier version names
-SLACK = 200  # characters of an answer between two blocks that are not shown: marks, addresses of links
+NEAR, FAR = 40, 400  # characters between two words that are not shown: marks; the address of a link
 WORD = re.compile(r"\w+")
 Palette = Literal["tints", "ansi", "none"]
-"""How drafters are told apart: by the tint of the background, by 16 colours and the face of the text, or by the face
-alone."""
+"""The marks of drafters: a tint of the background; one of 16 colours and a text style; or a text style alone."""
 Segment = tuple[int, int, int, int]
 """The same characters in a shown text and in the answer: where they begin and end in the one, and in the other."""
 
@@ -66,7 +65,8 @@ class TokenColours:
     """The text of an answer as it grows, with a style for each token; finds the tokens in blocks that show the text."""
 
     def __init__(self) -> None:
-        self.text = ""
+        self._text, self._new = "", list[str]()  # of the answer; the texts that are not in it yet
+        self._n = 0  # characters of both
         self._ends: list[int] = []  # where each token ends in the text
         self._styles: list[str] = []
         self._places: list[int] = []  # where the answer continues after each block
@@ -74,9 +74,18 @@ class TokenColours:
 
     def add(self, text: str, style: str) -> None:
         if text := shown(text):
-            self.text += text
-            self._ends.append(len(self.text))
+            self._new.append(text)
+            self._n += len(text)
+            self._ends.append(self._n)
             self._styles.append(style)
+
+    @property
+    def text(self) -> str:
+        """The answer so far."""
+        if self._new:
+            self._text += "".join(self._new)
+            self._new.clear()
+        return self._text
 
     def coloured(self, keep: int, blocks: Sequence[Block]) -> list[Block]:
         """Return blocks of the answer with the styles of their tokens. They follow the first `keep` blocks of earlier
@@ -114,50 +123,62 @@ class TokenColours:
         return content.add_spans([*self._spans(content.plain)])
 
     def _spans(self, text: str) -> Iterator[Span]:
-        """Yield a span for each token in a shown text, and go on after it in the answer."""
+        """Yield a span for each token in a shown text, and continue after it in the answer."""
         for start, end, first, last in segments(text, self.text, self._at):
             index = bisect_right(self._ends, first)
-            begin = first
-            while begin < last and index < len(self._ends):
-                stop = min(self._ends[index], last)
-                if self._styles[index]:
-                    span = start + begin - first, min(end, start + stop - first)
-                    if span[0] < span[1]:
-                        yield Span(*span, self._styles[index])
-                begin, index = stop, index + 1
             self._at = last
+            while first < last and index < len(self._ends):
+                n = min(self._ends[index], last) - first
+                if self._styles[index]:
+                    yield Span(start, min(end, start + n), self._styles[index])
+                start, first, index = start + n, first + n, index + 1
 
 
 def segments(text: str, answer: str, at: int) -> list[Segment]:
     """Return where the characters of a shown text are in an answer, from `at` on.
 
-    Markdown leaves out marks and addresses, and may show other characters in place of some. Then the words are
-    compared, and what is between two common words belongs together.
+    Markdown leaves out marks and addresses, and may show other characters in place of some. Then each word is looked
+    for a little further on, and the characters between two words that were found belong together.
     """
-    most = at + 2 * len(text) + SLACK
-    if (found := answer.find(text, at, most)) >= 0:
+    if (found := answer.find(text, at, at + len(text) + FAR)) >= 0:
         return [(0, len(text), found, found + len(text))]
-    shown_words, words = [*WORD.finditer(text)], [*WORD.finditer(answer, at, most)]
-    matcher = SequenceMatcher(None, [word[0] for word in shown_words], [word[0] for word in words], autojunk=False)
     result: list[Segment] = []
+    end = 0  # of the characters that were looked for
 
-    def add(start: int, end: int, first: int, last: int) -> None:
+    def add(start: int, end: int, first: int) -> None:
         if result and (result[-1][1], result[-1][3]) == (start, first):
             start, _, first, _ = result.pop()
-        result.append((start, end, first, last))
+        result.append((start, end, first, first + end - start))
 
-    def add_between(end: int, last: int) -> None:
-        """Add the characters up to the next common word: those of the text are a part of those of the answer."""
-        start, first = (result[-1][1], result[-1][3]) if result else (0, at)
-        for index in range(start, end):
-            place = answer.find(text[index], first, last)
+    def add_between(stop: int, last: int) -> None:
+        """Add the characters before a word: those of the text are a part of those of the answer."""
+        nonlocal at
+        for index in range(end, stop):
+            place = answer.find(text[index], at, min(last, at + NEAR))
             if place >= 0:
-                add(index, index + 1, place, place + 1)
-                first = place + 1
+                add(index, index + 1, place)
+                at = place + 1
 
-    for i, j, n in matcher.get_matching_blocks():
-        for mine, theirs in zip(shown_words[i : i + n], words[j : j + n], strict=True):
-            add_between(mine.start(), theirs.start())
-            add(*mine.span(), *theirs.span())
-    add_between(len(text), most)
+    words = [*WORD.finditer(text)]
+    for word, following in zip_longest(words, words[1:]):
+        place = _find(word[0], answer, at, NEAR)
+        if place < 0:  # after an address, or the word is there by chance
+            place = _find(word[0], answer, at, FAR)
+            if following is not None and _find(following[0], answer, place + len(word[0]), NEAR) < 0:
+                place = -1
+        if place >= 0:
+            add_between(word.start(), place)
+            add(word.start(), word.end(), place)
+            end, at = word.end(), place + len(word[0])
+    add_between(len(text), len(answer))
     return result
+
+
+def _find(word: str, answer: str, at: int, within: int) -> int:
+    """Return where a word begins within some characters; -1 if it does not. A part of a longer word does not count."""
+    stop = at + within + len(word)
+    while (place := answer.find(word, at, stop)) >= 0:
+        at = place + 1
+        if not (answer[place - 1 : place].isalnum() or answer[place + len(word) : place + len(word) + 1].isalnum()):
+            return place
+    return -1

@@ -52,7 +52,7 @@ class Entry:
     drafts_trees: bool = True
     #: The colour of its tokens on the screen. Each of edgespec's drafters has another one.
     colour: str = "#94a3b8"
-    #: How its tokens look besides, so that they are known without colours, too.
+    #: The text style of its tokens where there are few colours or none, as with NO_COLOR.
     face: str = "italic"
 
     @property

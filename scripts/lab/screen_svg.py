@@ -1,7 +1,7 @@
 """Screens of a terminal as an SVG picture. Several screens with their times make a picture that moves in a loop.
 
-Each line is drawn once for as long as it stays the same. Viewers without animation, and people who ask for less motion,
-see the last screen.
+A line that several screens share is one element of the picture. Viewers without animation, and people who ask for less
+motion, see the last screen.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DIM = 0.4  # how far a dim text is faded into its background
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How a text is drawn; colours are #rrggbb."""
+    """The style of a text in CSS; colours are #rrggbb."""
 
     colour: str
     background: str

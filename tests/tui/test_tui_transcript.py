@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -364,6 +365,34 @@ def test_what_markdown_shows_in_another_way_does_not_move_the_colours_of_later_w
     (block,) = coloured(text, (text.removesuffix("so on"), ""), ("so", "draft"), (" on", ""))
     assert isinstance(block, WrappedText)
     assert tinted(block.content, "draft") == ["so"]
+
+
+WRAPS = ("{}", "**{}**", "_{}_", "`{}`", "[{}](https://example.org/{})", "&amp; {}", "\\* {}", "\n\n# {}\n\n", "\n- {}")
+
+
+@given(
+    st.lists(st.sampled_from(WRAPS), min_size=1, max_size=40),
+    st.lists(st.tuples(st.integers(1, 12), st.sampled_from(["", "draft", "suffix"])), min_size=1, max_size=40),
+)
+@settings(max_examples=150, deadline=None)
+def test_each_word_has_the_colour_of_its_token_whatever_the_markdown(
+    wraps: list[str], pieces: list[tuple[int, str]]
+) -> None:
+    words = [f"w{number}x" for number in range(len(wraps))]
+    text = " ".join(wrap.format(word, word) for wrap, word in zip(wraps, words, strict=True))
+    sources = [source for _ in range(len(text)) for length, source in pieces for _ in range(length)][: len(text)]
+    tokens = [
+        ("".join(text[n] for n in group), source) for source, group in groupby(range(len(text)), sources.__getitem__)
+    ]
+    blocks = [block.content for block in coloured(text, *tokens) if isinstance(block, WrappedText)]
+    for word in words:
+        content = next(content for content in blocks if word in content.plain)
+        start, place = content.plain.index(word), text.index(word)
+        for offset in range(len(word)):
+            at = start + offset
+            styles = {str(span.style) for span in content.spans if span.start <= at < span.end}
+            source = sources[place + offset]
+            assert {style_of(each) for each in ("draft", "suffix")} & styles == {style_of(source)} - {""}
 
 
 def test_every_drafter_has_its_own_colour_and_is_known_by_more_than_that() -> None:
