@@ -141,13 +141,14 @@ class Stats:
     def speedup(self) -> float | None:
         """Speedup over plain decoding: the time of drafts and wider passes is compared with that of the plain passes.
 
-        None if unknown, and for an answer that repeats itself, since drafts of a loop say nothing about other answers.
+        None if unknown, and for an answer that repeats itself, since drafts of a loop say nothing about other answers. At
+        most the tokens per step: no step takes less than a plain pass, although chance may let it seem so.
         """
         if self.repeated_tokens:
             return None
         costs = [source.cost for source in self.by_source.values()]
         known = [cost for cost in costs if cost is not None]
-        plain_tokens = self.generated_tokens - self.accepted + sum(known)  # in the same time
+        plain_tokens = self.generated_tokens - self.accepted + max(0.0, sum(known))  # in the same time
         return self.generated_tokens / plain_tokens if len(known) == len(costs) and plain_tokens > 0 else None
 
     @property

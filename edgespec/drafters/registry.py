@@ -69,7 +69,7 @@ def _new(drafter: str, *args: object, **settings: object) -> Drafter:
     return made
 
 
-_HEAD_COLOURS = ("#0ea5e9", "#ef4444", "#f43f5e", "#6366f1", "#10b981", "#8b5cf6", "#a855f7", "#ec4899")
+_HEAD_COLOURS = ("#0ea5e9", "#ef4444", "#eab308", "#6366f1", "#10b981", "#8b5cf6", "#a855f7", "#ec4899")
 
 # In the order in which drafters are asked: cheap ones first.
 _ENTRIES = (
@@ -86,7 +86,7 @@ _ENTRIES = (
         "like suffix, but only from the prompt and the answer",
         make=lambda parts: _new("suffix.SuffixDrafter", name="lookup"),
         in_auto=False,
-        colour="#eab308",
+        colour="#f43f5e",
         face="italic underline",
     ),
     Entry(

@@ -81,6 +81,7 @@ def test_a_loop_is_reported_and_no_speed_up(details: bool) -> None:
 def test_the_speed_up_is_reported_where_it_is_known() -> None:
     assert stats(6.0).speedup == pytest.approx(40 / (40 - 20 + 6))
     assert stats(None).speedup is None
+    assert stats(-9.0).speedup == stats(0.0).speedup == pytest.approx(2.0)  # chance made the wider passes look quicker
     assert "speed-up" not in lines(stats(None), [])[1]
     assert Stats(generated_tokens=5, rounds=5).speedup == 1.0
 
