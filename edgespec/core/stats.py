@@ -141,8 +141,8 @@ class Stats:
     def speedup(self) -> float | None:
         """Speedup over plain decoding: the time of drafts and wider passes is compared with that of the plain passes.
 
-        None if unknown, and for an answer that repeats itself, since drafts of a loop say nothing about other answers. At
-        most the tokens per step: no step takes less than a plain pass, although chance may let it seem so.
+        None if unknown, and for an answer that repeats itself, since drafts of a loop say nothing about other answers.
+        Never more than the tokens per step: a step takes at least as long as a plain pass, even if noise hides that.
         """
         if self.repeated_tokens:
             return None
