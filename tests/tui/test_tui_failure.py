@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
+import shutil
 import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from cli_program import COMMAND
 from terminal import at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 
@@ -153,6 +156,35 @@ def test_the_screen_is_drawn_again_after_a_stop_from_outside(home: Path) -> None
         read_rest(master)
         assert program.wait(60) == 0
     assert unsent(home) == "typed once"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs a shell with job control")
+def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_draws_the_screen_again(home: Path) -> None:
+    shell = [sys.executable, "-c", "import pty; pty.spawn(['bash', '--norc', '-i'])"]
+    with at_terminal(home, [], shell) as (_, master):
+        read_until(master, "bash-")  # its prompt: what is typed before that is lost
+        os.write(master, f"stty cols 80 rows 24; {shlex.join([*COMMAND, *CHAT])}\n".encode())
+        read_until(master, "Writing")
+        os.write(master, b"\x1a")
+        assert "\x1b[?1049l" in read_until(master, "Stopped")
+        os.write(master, b"fg\n")
+        if "Writing" not in read_until(master, "\x1b[?1049h").partition("\x1b[?1049h")[2]:
+            read_until(master, "Writing")
+        os.write(master, b"still here")
+        read_until(master, "here")
+        os.write(master, b"\x11")
+        read_until(master, "\x1b[?1049l")
+
+
+def test_ctrl_z_does_not_stop_a_program_that_no_shell_would_continue(home: Path) -> None:
+    with at_terminal(home, CHAT) as (program, master):
+        read_until(master, "Writing")
+        os.write(master, b"\x1a")
+        read_until(master, "no shell")
+        os.write(master, b"\x11")
+        read_rest(master)
+        assert program.wait(60) == 0
 
 
 def test_sigquit_gives_the_terminal_back_and_keeps_the_draft(home: Path) -> None:
