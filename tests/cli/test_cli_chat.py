@@ -273,6 +273,15 @@ def test_at_a_terminal_one_types_edits_leaves_and_finds_the_lines_again(home: Pa
         assert contents(home)[0] == "three"
 
 
+def test_exit_leaves_at_a_terminal_and_is_a_message_in_a_pipe(home: Path) -> None:
+    assert chat("exit", home=home).returncode == 0
+    assert contents(home)[0] == "exit"
+    with at_terminal(home, [*CHAT, "--plain", "--no-history"]) as (program, master):
+        read_until(master, ">>> ")
+        os.write(master, b"exit\n")
+        assert program.wait(60) == 0
+
+
 @pytest.mark.long
 @pytest.mark.skipif(os.name != "posix", reason="sends POSIX signals")
 def test_the_chat_continues_after_ctrl_c_and_after_its_worker_was_killed(home: Path) -> None:
