@@ -1,32 +1,38 @@
-"""Markdown as blocks, also while it streams.
-
-Line breaks are kept and HTML is shown as text: nothing that the model wrote is lost.
-"""
+"""Markdown as blocks, also while it streams."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import Literal
 
-from markdown_it.token import Token
 from textual.content import Content, Span
 from textual.strip import Strip
 from textual.style import Style
 from textual.widgets.markdown import MarkdownFence
 
-from edgespec.text.code_blocks import parser
+from edgespec.text.formulas import drawn_within
+from edgespec.text.markdown import Aligned, Fence, Formula, Mark, Paragraph, Part, Piece, Rows, parts_of
 from edgespec.tui.lines import Block, Brush, Line, WrappedText, clickable
 
 FILL = "on $surface"
 TAB = 4
 BETWEEN = Content.styled(" │ ", "dim")
 NARROWEST = 8  # minimum cells of a column whose text is wrapped
-Aligned = Literal["left", "center", "right"]
 LONG_FENCE = 40  # lines after which the first half of an unfinished code block is final
-BULLETS = "•◦▪"
-HEADINGS = {"h1": "bold underline $text-primary", "h2": "bold $text-primary"}
-INLINE = {"em_open": "italic", "strong_open": "bold", "s_open": "strike"}
+LONG_ADDRESS = 60  # characters; of a longer address the beginning is shown
+HEADINGS = {0: "", 1: "bold underline $text-primary", 2: "bold $text-primary"}
+STYLES: dict[Mark, str] = {
+    "emphasis": "italic",
+    "strong": "bold",
+    "strike": "strike",
+    "code": "$text-warning",
+    "formula": "$text-accent",
+    "address": "dim",
+    "note": "$text-primary",
+}
+DIFFS = ("diff", "patch", "udiff")
+DIFF_STYLES = {"+": "$text-success", "-": "$text-error", "@": "bold"}  # by the first character of a line
+SAFE_LINKS = ("http://", "https://", "mailto:")
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +55,17 @@ class Code(Block):
         return self.code.expandtabs(TAB)
 
     def lines(self, brush: Brush, width: int) -> list[Line]:
-        content = MarkdownFence.highlight(self.shown, self.language or "text", brush.is_ansi, brush.is_dark)
-        lines = brush.wrap(content.add_spans(self.marks), width, FILL)
+        lines = brush.wrap(self._coloured(brush).add_spans(self.marks), width, FILL)
         if not self.continues:
             title = brush.draw(self._title(width), width, FILL)[0].crop(0, width)
             lines.insert(0, Line(title, None))
         return [replace(line, strip=brush.pad(line.strip, width, FILL)) for line in lines]
+
+    def _coloured(self, brush: Brush) -> Content:
+        code = self.shown
+        if self.language.lower() in DIFFS:
+            return Content("\n").join(Content.styled(line, DIFF_STYLES.get(line[:1], "")) for line in code.split("\n"))
+        return MarkdownFence.highlight(code, self.language or "text", brush.is_ansi, brush.is_dark)
 
     def _title(self, room: int) -> Content:
         buttons = {"save": "save_code", f"copy [{self.number}]": "copy_code"} if self.number else {}
@@ -70,6 +81,16 @@ class Rule(Block):
 
     def lines(self, brush: Brush, width: int) -> list[Line]:
         return brush.wrap(Content("─" * width), width, "dim")
+
+
+@dataclass(frozen=True, eq=False)
+class DrawnFormula(Block):
+    """A formula on lines of its own."""
+
+    source: str
+
+    def lines(self, brush: Brush, width: int) -> list[Line]:
+        return brush.wrap(Content("\n".join(drawn_within(self.source, width))), width, STYLES["formula"])
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +151,7 @@ def _widths(natural: list[int], room: int) -> list[int]:
 
 def markdown(text: str) -> list[Block]:
     """Return the blocks of a whole text."""
-    return [placed.block for placed in _Walk(text).placed]
+    return [block_of(part) for part in parts_of(text)]
 
 
 class GrowingMarkdown:
@@ -148,19 +169,17 @@ class GrowingMarkdown:
     def append(self, text: str) -> tuple[int, list[Block]]:
         """Add text; return how many of the previous blocks stay, and the blocks after them."""
         self._tail += text
-        keep, placed = self._n_settled, _Walk(self._tail).placed
-        if not placed:
+        keep, parts = self._n_settled, parts_of(self._tail)
+        if not parts:
             return keep, []
-        first = replace(placed[0].block, has_gap=self._has_gap)
-        if isinstance(first, Code):
-            first = replace(first, continues=self._in_code)
-        placed[0] = replace(placed[0], block=first)
-        blocks = [part.block for part in placed]
+        blocks = [block_of(part) for part in parts]
+        first = replace(blocks[0], has_gap=self._has_gap)
+        blocks[0] = replace(first, continues=self._in_code) if isinstance(first, Code) else first
         n_complete = self._tail.count("\n")  # the last line may still become something else
-        last = max((index for index, part in enumerate(placed) if part.begins and part.line < n_complete), default=0)
+        last = max((index for index, part in enumerate(parts) if part.begins and part.line < n_complete), default=0)
         if last:
             self._in_code = False
-            self._settle(last, blocks[last].has_gap, self._tail.split("\n", placed[last].line)[-1])
+            self._settle(last, blocks[last].has_gap, self._tail.split("\n", parts[last].line)[-1])
         elif len(blocks) == 1 and isinstance(code := blocks[0], Code) and code.code.count("\n") > LONG_FENCE:
             opening, body = self._tail.split("\n", 1)
             if opening.lstrip().startswith(("```", "~~~")):
@@ -177,120 +196,43 @@ class GrowingMarkdown:
         self._has_gap, self._tail = has_gap, tail
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
-    """A block and its line in the text. If it `begins` a top-level block, the text before it is complete."""
-
-    block: Block
-    line: int
-    begins: bool
+def block_of(part: Part) -> Block:
+    """Return the block that shows a part of a text."""
+    margin = "  " if isinstance(part, Fence | Formula) else ""
+    return replace(_unplaced(part), first=part.first + margin, rest=part.rest + margin, has_gap=part.has_gap)
 
 
-@dataclass(slots=True)
-class _Frame:
-    """The beginnings of the lines of a list item or a quotation."""
-
-    first: str
-    rest: str
-    is_open: bool = False  # whether its first line was added
-
-
-class _Walk:
-    """Collects the blocks of a text from its Markdown tokens."""
-
-    def __init__(self, text: str) -> None:
-        self.placed: list[_Placed] = []
-        self._frames: list[_Frame] = []
-        self._depth = 0  # of nested lists
-        self._list_begins = False
-        self._is_tight = False
-        self._style = ""
-        self._begins = False
-        self._line = 0  # the first line of the last top-level block or item
-        self._rows: list[list[Content]] | None = None  # rows of the current table
-        self._aligned: list[Aligned] = []  # alignments of its columns
-        for token in parser.parse(text):
-            self._take(token)
-
-    def _take(self, token: Token) -> None:
-        kind = token.type
-        if token.map is not None and (token.level == 0 or (kind == "list_item_open" and token.level == 1)):
-            self._line, self._begins = token.map[0], True
-        if self._rows is not None:
-            self._take_of_table(self._rows, token)
-        elif kind in ("bullet_list_open", "ordered_list_open"):
-            self._list_begins = not self._depth
-            self._depth += 1
-        elif kind in ("bullet_list_close", "ordered_list_close"):
-            self._depth -= 1
-        elif kind == "list_item_open":
-            mark = f"{token.info}. " if token.info else f"{BULLETS[(self._depth - 1) % len(BULLETS)]} "
-            self._frames.append(_Frame(mark, " " * len(mark)))
-        elif kind == "blockquote_open":
-            self._frames.append(_Frame("▌ ", "▌ "))
-        elif kind in ("list_item_close", "blockquote_close"):
-            if not self._frames[-1].is_open:
-                self._add(WrappedText(Content("")), is_tight=self._is_tight)
-            self._frames.pop()
-        elif kind == "paragraph_open":
-            self._is_tight, self._style = token.hidden, ""
-        elif kind == "heading_open":
-            self._is_tight, self._style = False, HEADINGS.get(token.tag, "bold")
-        elif kind == "inline":
-            self._add(WrappedText(_inline(token), self._style), is_tight=self._is_tight)
-        elif kind in ("fence", "code_block"):
-            language = next(iter(token.info.split()), "")
-            self._add(Code(token.content.removesuffix("\n"), language), margin="  ")
-        elif kind == "hr":
-            self._add(Rule())
-        elif kind == "table_open":
-            self._rows, self._aligned = [], []
-
-    def _take_of_table(self, rows: list[list[Content]], token: Token) -> None:
-        if token.type == "tr_open":
-            rows.append([])
-        elif token.type == "inline":
-            rows[-1].append(_inline(token))
-        elif token.type == "th_open":
-            style = str(token.attrs.get("style", ""))  # text-align:right
-            self._aligned.append("right" if "right" in style else "center" if "center" in style else "left")
-        elif token.type == "table_close":
-            self._add(Table(tuple(map(tuple, rows)), tuple(self._aligned)))
-            self._rows = None
-
-    def _add(self, block: Block, margin: str = "", *, is_tight: bool = False) -> None:
-        first = "".join(frame.rest if frame.is_open else frame.first for frame in self._frames) + margin
-        rest = "".join(frame.rest for frame in self._frames) + margin
-        for frame in self._frames:
-            frame.is_open = True
-        has_gap = bool(self.placed) and (not is_tight or self._list_begins)
-        block = replace(block, first=first, rest=rest, has_gap=has_gap)
-        self.placed.append(_Placed(block, self._line, self._begins))
-        self._begins = self._list_begins = False
+def _unplaced(part: Part) -> Block:
+    match part:
+        case Paragraph():
+            return WrappedText(_content(part.pieces), HEADINGS.get(part.heading, "bold"))
+        case Fence():
+            return Code(part.code, part.language)
+        case Formula():
+            return DrawnFormula(part.source)
+        case Rows():
+            return Table(tuple(tuple(map(_content, row)) for row in part.rows), part.aligned)
+    return Rule()
 
 
-def _inline(token: Token) -> Content:
-    """Return the text of a paragraph with emphasis, code and links."""
-    text, length = [], 0
+def _content(pieces: tuple[Piece, ...]) -> Content:
+    """Return the text of a paragraph or a cell with its styles and links."""
+    text, length = list[str](), 0
     spans: list[Span] = []
-    open_styles: list[tuple[int, str | Style]] = []
-    for child in token.children or []:
-        if child.type in ("softbreak", "hardbreak"):
-            piece = "\n"
-        elif child.type == "image":
-            piece = f"[image: {child.content}]"
-        else:
-            piece = child.content if child.type in ("text", "code_inline") else ""
-        if child.type in INLINE:
-            open_styles.append((length, INLINE[child.type]))
-        elif child.type == "link_open":
-            action = f"link({str(child.attrs.get('href', ''))!r})"
-            open_styles.append((length, Style(underline=True) + Style.from_meta({"@click": action})))
-        elif child.type.endswith("_close") and open_styles:
-            start, style = open_styles.pop()
-            spans.append(Span(start, length, style))
-        elif child.type == "code_inline":
-            spans.append(Span(length, length + len(piece), "$text-warning"))
-        text.append(piece)
-        length += len(piece)
+    for piece in pieces:
+        shown = piece.text
+        if "address" in piece.marks and len(shown) > LONG_ADDRESS:
+            shown = f"{shown[:LONG_ADDRESS]}…)"
+        end = length + len(shown)
+        spans += [Span(length, end, STYLES[mark]) for mark in piece.marks if mark in STYLES]
+        if piece.href:
+            spans.append(Span(length, end, _linked(piece.href, is_underlined="address" not in piece.marks)))
+        text.append(shown)
+        length = end
     return Content("".join(text), spans=spans)
+
+
+def _linked(href: str, *, is_underlined: bool) -> Style:
+    """Return the style of a link: a click opens it, and so does the terminal if it knows links."""
+    link = href if href.startswith(SAFE_LINKS) else None
+    return Style(underline=is_underlined, link=link) + Style.from_meta({"@click": f"link({href!r})"})

@@ -24,7 +24,7 @@ from edgespec.text.figures import clock, when
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 from edgespec.tui.lines import Block, Fitting, Lines, WrappedText, clickable, cut_off, quoted, shown
-from edgespec.tui.markdown import Code, GrowingMarkdown, markdown
+from edgespec.tui.markdown import SAFE_LINKS, Code, GrowingMarkdown, markdown
 from edgespec.tui.statistics import LiveStatistics
 from edgespec.tui.token_view import Palette, TokenColours, style_of
 from edgespec.tui.tool_calls import result_blocks
@@ -35,7 +35,6 @@ ROLES = ("user", "assistant", "system", "tool")
 CODE_KEYS = "123456789"
 ANSWERS_NOW = find("answer").key.capitalize()  # the key that ends the reasoning
 LEFT, RIGHT = "\u2039", "\u203a"  # single angle quotes
-SAFE_LINKS = ("http://", "https://", "mailto:")
 
 
 class LiveAnswer:

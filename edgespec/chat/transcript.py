@@ -21,8 +21,8 @@ from edgespec.errors import UsageError
 from edgespec.files.paths import write_whole
 from edgespec.history import ChatInfo, Store, Turn, UnknownChatError
 from edgespec.history.data import valid_text
-from edgespec.text.code_blocks import parser
 from edgespec.text.figures import iso
+from edgespec.text.markdown import parser
 from edgespec.text.strict_json import json_line
 from edgespec.text.thinking import CLOSE, OPEN, split
 from edgespec.tools.results import ToolResult

@@ -24,6 +24,7 @@ from edgespec.cli.options.command import Call, Options
 from edgespec.cli.setup.models import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
+from edgespec.cli.terminal.output import Answer
 from edgespec.core.stats import Stats
 from edgespec.documents.reader import Said
 from edgespec.errors import EdgespecError, GenerationError, UsageError
@@ -46,18 +47,30 @@ class Repl:
     """Reads messages and commands until the input ends.
 
     Each answer is followed by its statistics, with `details` in three lines. `remembers` saves typed lines for the next
-    start, and `yes` downloads missing models without asking.
+    start, and `yes` downloads missing models without asking. `draws` draws the Markdown of answers on a terminal,
+    `for_reader` in a way that screen readers can read out.
     """
 
-    def __init__(self, call: Call[Options], session: Session, *, details: bool, remembers: bool, yes: bool) -> None:
+    def __init__(
+        self,
+        call: Call[Options],
+        session: Session,
+        *,
+        details: bool,
+        remembers: bool,
+        yes: bool,
+        draws: bool = True,
+        for_reader: bool = False,
+    ) -> None:
         self._call, self.session, self.output, self._interrupts = call, session, call.output, call.interrupts
-        self._details, self._yes = details, yes
+        self._details, self._yes, self._draws, self._for_reader = details, yes, draws, for_reader
         self.controls = Controls(session, self)
         self._left = self._shows_tokens = False
         self._exit_code = 0  # of the first error
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown
         self._marks = ""  # the drafter of the text being shown
+        self._answer: Answer | None = None  # the one that is being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
         self._editor = LineEditor(lambda line: completions(session, line), remembers=remembers) if interactive else None
         self._calls = ToolCalls(call, asks=interactive)
@@ -117,6 +130,10 @@ class Repl:
         ):
             self.say(self.controls.remedies())
 
+    def _new_answer(self, *, draws: bool = True) -> Answer:
+        is_text = not any(getattr(self.session.chat.settings, key) for key in CONSTRAINTS)
+        return self.output.new_answer(draws=draws and self._draws and is_text, for_reader=self._for_reader)
+
     # --- the interface for commands ---------------------------------------------------------------------------------
 
     def say(self, text: str, level: Level = "info") -> None:
@@ -140,7 +157,7 @@ class Repl:
                 for event in events:
                     if isinstance(event, Notice):
                         hint = f": Ctrl-C stops it, {AGAINST_LOOPS}" if event.about == "loop" else ""
-                        self.output.interject(event.text + hint)
+                        (self._answer or self.output).interject(event.text + hint)
                         continue
                     if isinstance(event, Calling):
                         if event.state == "asking":
@@ -161,7 +178,7 @@ class Repl:
                             # Blank lines after the reasoning are not part of the answer.
                             text = text if answered or not n_thought else text.lstrip("\n")
                             answered = answered or bool(text)
-                            self.output.answer(self._marked(event.source, text) if self._shows_tokens else text)
+                            self._add(self._marked(event.source, text) if self._shows_tokens else text)
         finally:
             self.output.end_progress()
             self._end_part()
@@ -181,10 +198,19 @@ class Repl:
         if finish in ("length", "repetition") and last is not None:
             self.output.note(_end_note(last))
 
+    def _add(self, text: str) -> None:
+        """Show more of an answer."""
+        if self._answer is None:
+            self._answer = self._new_answer(draws=not self._shows_tokens)
+        self._answer.add(text)
+
     def _end_part(self) -> None:
         """End the line of an answer."""
-        self.output.answer(self._marked("", "") if self._shows_tokens else "")
-        self.output.end_answer()
+        if self._shows_tokens:
+            self._add(self._marked("", ""))
+        if self._answer is not None:
+            self._answer.end()
+            self._answer = None
 
     def redraw(self) -> None:
         """Show the title and the last messages."""
@@ -332,7 +358,14 @@ class Repl:
             return
         files, content = without_files(turn.content) if turn.role == "user" else ([], turn.said)
         parts = split(content)
-        self.output.line(f"{turn.role}: " + "".join(text for kind, text in parts if kind == "answer"))
+        text = "".join(text for kind, text in parts if kind == "answer")
+        if turn.role == "assistant":
+            self.output.line(f"{turn.role}:")
+            answer = self._new_answer()
+            answer.add(text)
+            answer.end()
+        else:
+            self.output.line(f"{turn.role}: {text}")
         for file in files:
             self.output.note(f"attached: {file.name} ({described([file], self.session.chat.counts.count(file))})")
         if turn.answer is not None and turn.answer.end:

@@ -1,13 +1,11 @@
-"""Markdown of answers, as the screen shows it and as commands copy code from it."""
+"""The code blocks of answers, which commands copy and save."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from markdown_it import MarkdownIt
-
-parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+from edgespec.text.markdown import parser
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def test_an_answer_is_markdown_in_which_nothing_gets_lost() -> None:
     lines = [line.strip() for line in shown.splitlines()]
     for line in [
         "A title",
-        "Some bold text, code and a link",
+        "Some bold text, code and a link (https://example.org/a)",
         "on two lines.",
         "• one",
         "1. inner",

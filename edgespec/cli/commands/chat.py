@@ -82,6 +82,7 @@ class ChatOptions(Options):
         show_default="a tenth of the free disk, at most 4096", advanced=True,
         help="Disk space for the KV cache of chats, which lets resumed chats start faster. 0: none.",
     ))
+    markdown: bool = value_of(shared.MARKDOWN)
     stats: bool = value_of(shared.STATS)
     tui: bool | None = value_of(Option(
         "--tui/--plain", default=None, show_default="--tui if the terminal supports it",
@@ -231,7 +232,15 @@ def _front(call: Call[ChatOptions], session: Session, message: str | None, *, sh
         call.output.say("The chat is shown in plain lines: the full screen is drawn on stderr, which is no terminal.")
     if options.tui is None and _is_terminal(sys.stdin) and not is_installed("tui"):
         call.output.say("The chat is shown in plain lines: pip install 'edgespec[tui]' adds the full screen.")
-    repl = Repl(call, session, details=options.stats, remembers=options.history, yes=options.yes)
+    repl = Repl(
+        call,
+        session,
+        details=options.stats,
+        remembers=options.history,
+        yes=options.yes,
+        draws=options.markdown,
+        for_reader=options.tui is False,
+    )
     return repl.run(message)
 
 

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -67,6 +68,7 @@ class RunOptions(Options):
     keep_alive: float | None = value_of(shared.KEEP_ALIVE)
     answer: Request = settings_of(Request, [shared.SPECIAL, *shared.SAMPLING, *shared.ANSWER])
     samples: int = value_of(shared.SAMPLES)
+    markdown: bool = value_of(shared.MARKDOWN)
     as_json: bool = value_of(shared.AS_JSON)
     explain: bool = value_of(shared.EXPLAIN)
     stats: bool = value_of(shared.STATS)
@@ -186,7 +188,8 @@ def _answer(llm: Model, prompt: Prompt, call: Call[RunOptions], toolbox: Toolbox
     requests = (replace(asked, sample=number) for number in range(options.samples))
     stream: Events = tools.events() if tools else llm.stream(requests, call.cancel)
     tells_seed = options.answer.seed < 0 and asked.sampling.temperature > 0 and not output.quiet
-    samples = _Samples(options.samples, output, as_json=options.as_json)
+    draws = options.markdown and bool(asked.messages) and asked.constraint is None
+    samples = _Samples(options.samples, output, as_json=options.as_json, draws=draws)
     failure: GenerationError | None = None
     with call.cancelling(), closing(stream):
         show_notes(llm, output)
@@ -261,10 +264,12 @@ class _Samples:
     """The samples of an answer and their total `stats`. A single sample is shown while it is generated; several are
     generated together, and shown when all are complete."""
 
-    def __init__(self, n: int, output: Output, *, as_json: bool) -> None:
+    def __init__(self, n: int, output: Output, *, as_json: bool, draws: bool) -> None:
         self.events: list[list[TokenEvent]] = [[] for _ in range(n)]
         self._loops = [RepetitionDetector() for _ in range(n)]
         self._output, self._as_json = output, as_json
+        self._new_answer = partial(output.new_answer, draws=draws, thinks=True)
+        self._answer = self._new_answer()
         self._started_s = self._ended_s = 0.0
 
     def add(self, index: int, event: TokenEvent) -> None:
@@ -275,9 +280,9 @@ class _Samples:
             n_done = sum(events[-1].finish_reason is not None for events in self.events if events)
             self._output.progress(f"{n_done} of {len(self.events)} answers are complete", None)
         elif not self._as_json:
-            self._output.answer(event.text)
+            self._answer.add(event.text)
         if event.id >= 0 and self._loops[index].add(event.id):
-            self._output.interject(f"the answer repeats itself ({self._loops[index].found}): {LOOP_HINT}")
+            self._answer.interject(f"the answer repeats itself ({self._loops[index].found}): {LOOP_HINT}")
 
     def end(self) -> None:
         """Show several samples, complete or not, and end the last line."""
@@ -286,9 +291,10 @@ class _Samples:
         for number, events in enumerate(several, start=1):
             if not self._output.quiet:
                 self._output.aside(f"sample {number} of {len(self.events)}")
-            self._output.answer("".join(event.text for event in events))
-            self._output.end_answer()
-        self._output.end_answer()
+            answer = self._new_answer()
+            answer.add("".join(event.text for event in events))
+            answer.end()
+        self._answer.end()
 
     @property
     def repetitions(self) -> list[Repetition | None]:

@@ -215,6 +215,10 @@ ANSWER = [*ENDS, *(each for each in _ANSWERS.values() if each.section == "Answer
 
 SAMPLES = option("Answer", "--samples", type=Integer(1, MAX_SEQUENCES), default=1, help="Generate N different answers.")
 
+MARKDOWN = Option(
+    "--markdown/--no-markdown", default=True,
+    help="Draw the Markdown of answers on a terminal, or print the text of the model. Pipes always get the text.",
+)
 AS_JSON = flag("--json", "as_json", config=True, help="Print one JSON object at the end instead of text.")
 EXPLAIN = flag("--explain", config=True, help="Show on stderr where the time went and what each drafter gained.")
 STATS = flag("--stats", config=True, help="Show speed, what drafts gained, and exactness in three lines on stderr.")
@@ -226,7 +230,7 @@ CONFIGURABLE = [
     each
     for each in (
         *(SYSTEM, CHAT_OR_RAW, SPECIAL, SERVER, *MODEL, KEEP_ALIVE),
-        *(*SPECULATION, *SAMPLING, *ANSWER, AS_JSON, EXPLAIN, STATS, QUIET, VERBOSE),
+        *(*SPECULATION, *SAMPLING, *ANSWER, MARKDOWN, AS_JSON, EXPLAIN, STATS, QUIET, VERBOSE),
     )
     if each.config
 ]

@@ -13,6 +13,7 @@ import sys
 import traceback
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, redirect_stderr, suppress
+from functools import partial
 from itertools import zip_longest
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
@@ -26,6 +27,8 @@ from edgespec.text.strict_json import json_line
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from edgespec.cli.terminal.drawn_answer import DrawnAnswer
 
 WIDEST = 100  # columns of text that is easy to read
 LEAST_WRAPPED = 32  # columns of text in a table that is wrapped
@@ -65,13 +68,25 @@ class Output:
     def stderr_is_terminal(self) -> bool:
         return _is_terminal(self._stderr)
 
-    def answer(self, text: str) -> None:
-        """Append to the answer. Newlines at its end are held back, so that it ends with exactly one."""
+    def new_answer(self, *, draws: bool = True, thinks: bool = False, for_reader: bool = False) -> Answer:
+        """Return an answer to add text to. On a terminal it `draws` Markdown, `for_reader` so that screen readers can
+        read it. With `thinks` the text may begin with reasoning."""
+        encoding = getattr(self._stdout, "encoding", None) or ""
+        if not draws or self._stdout is None or not self._stdout.isatty() or "utf" not in encoding.lower():
+            return Answer(self)
+        from edgespec.cli.terminal.drawn_answer import DrawnAnswer, Look
+
+        look = Look.of(has_colour=_has_colour(self._stdout), for_reader=for_reader)
+        return Answer(self, DrawnAnswer(partial(self.answer, as_is=True), look, thinks=thinks))
+
+    def answer(self, text: str, *, as_is: bool = False) -> None:
+        """Append to the answer. Newlines at its end are held back, so that it ends with exactly one. A terminal gets no
+        control characters unless the text is shown `as_is`."""
         body = text.rstrip("\n")
         trailing = len(text) - len(body)
         self._answered = self._answered or text != ""
         if body:
-            self._write("\n" * self._newlines + body)
+            self._write("\n" * self._newlines + body, as_is=as_is)
             self._newlines = 0
         self._newlines += trailing
 
@@ -341,6 +356,32 @@ def in_options(message: str) -> str:
     from edgespec.settings import with_options  # which most messages do not need
 
     return with_options(message)
+
+
+class Answer:
+    """An answer that is shown while it streams: drawn, or as it is."""
+
+    def __init__(self, output: Output, drawn: DrawnAnswer | None = None) -> None:
+        self._output, self._drawn = output, drawn
+
+    def add(self, text: str) -> None:
+        """Show more of the answer."""
+        if self._drawn is None:
+            self._output.answer(text)
+        else:
+            self._drawn.add(text)
+
+    def interject(self, text: str) -> None:
+        """Show a note in the middle of the answer."""
+        self._output.interject(text)
+        if self._drawn is not None:
+            self._drawn.restart_line()
+
+    def end(self) -> None:
+        """Show the rest of the answer, and end its last line."""
+        if self._drawn is not None:
+            self._drawn.end()
+        self._output.end_answer()
 
 
 def _is_terminal(stream: TextIO | None) -> bool:
