@@ -24,7 +24,7 @@ from edgespec.chat.paths import pasted_files
 from edgespec.text.clusters import cluster_end, cluster_start
 from edgespec.text.figures import counted
 from edgespec.text.printable import one_line, printable, with_unix_line_ends
-from edgespec.tui.lines import clickable
+from edgespec.tui.lines import clickable, ends_of_character, with_whole_characters
 from edgespec.tui.plain import OptionList, Static, TextArea, Vertical
 
 LONG = 10_000  # characters from which on a paste becomes an attachment: each key redraws the whole field
@@ -280,7 +280,12 @@ class PromptInput(TextArea):
         if self.size != self._known_size:
             self._known_size = self.size
             self.post_message(Resize(self.size, self.virtual_size, self.container_size))
-        return super().render_line(y)
+        return with_whole_characters(super().render_line(y))
+
+    def clamp_visitable(self, location: Location) -> Location:
+        """Return the nearest place in the text that is not inside a visible character, such as an emoji of several."""
+        row, column = super().clamp_visitable(location)
+        return row, ends_of_character(self.document.get_line(row), column)[0]
 
     def on_resize(self, event: Resize) -> None:
         self._known_size = event.size

@@ -372,6 +372,20 @@ def ends_of_character(text: str, index: int) -> tuple[int, int]:
     return (start, cluster_end(text, start)) if start < index < len(text) else (index, index)
 
 
+def with_whole_characters(strip: Strip) -> Strip:
+    """Return a line in which no visible character is divided by a change of style, as Textual's cursor divides it."""
+    text, at, length = strip.text, 0, strip.cell_length
+    ends = [at := at + len(part) for part, _, _ in strip]
+    if all(ends_of_character(text, end) == (end, end) for end in ends):
+        return strip
+    parts, start = list[Segment](), 0
+    for (_, style, control), end in zip(strip, ends, strict=True):
+        end = max(start, ends_of_character(text, end)[1])
+        parts.append(Segment(text[start:end], style, control))
+        start = end
+    return Strip(parts).adjust_cell_length(length)
+
+
 def place_at(line: Iterable[Segment], cell: int) -> Offset | None:
     """Return the place in the text of a widget that is drawn at a cell of a line; None where no text is."""
     if cell < 0:

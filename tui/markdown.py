@@ -26,7 +26,7 @@ STYLES: dict[Mark, str] = {
     "strong": "bold",
     "strike": "strike",
     "code": "$text-warning",
-    "formula": "$text-accent",
+    "formula": "$text-secondary",
     "address": "dim",
     "note": "$text-primary",
 }

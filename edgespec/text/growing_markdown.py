@@ -58,6 +58,7 @@ class GrowingText:
         self._tail = ""  # the text from the last outermost block on
         self._n_done = 0  # complete parts of the tail
         self._has_gap = False  # whether an empty line precedes the tail
+        self.ends_word = False  # whether what is known ends with white space
 
     def add(self, text: str) -> tuple[list[Part], Part | None]:
         """Add text; return the parts that are complete now, and the part that grows, as far as it is known."""
@@ -69,6 +70,7 @@ class GrowingText:
 
     def end(self) -> list[Part]:
         """Return the remaining parts."""
+        self._known(is_whole=True)
         parts = self._parts(self._tail)[self._n_done :]
         self._tail, self._n_done = "", 0
         return parts
@@ -81,6 +83,7 @@ class GrowingText:
         if is_whole:
             self._tail += "\n"
             known += known == len(self._tail) - 1
+        self.ends_word = self._tail[known - 1 : known].isspace()
         parts = self._parts(self._tail[:known])
         complete = parts[self._n_done : -1]
         growing = parts[-1] if len(parts) > self._n_done else None
@@ -120,7 +123,7 @@ class GrowingText:
             end = mark.start + mark.length
             line = line[: mark.start] + line[mark.start : end].translate(_AS_TEXT) + line[end:]
             self._tail = self._tail[: place.line] + line
-        return len(self._tail)
+        return len(self._tail) - line.endswith("\\")  # which may break the line
 
 
 def _with_marks(part: Part) -> Part:

@@ -295,7 +295,8 @@ class _Walk:
         elif kind in ("bullet_list_close", "ordered_list_close"):
             self._depth -= 1
         elif kind == "list_item_open":
-            mark = f"{token.info}. " if token.info else self._bullet(second)
+            number, task = f"{token.info}. " if token.info else "", self._task(second)
+            mark = number + task if number or task else self._bullet()
             self._frames.append(_Frame(mark, " " * len(mark)))
         elif kind == "footnote_open":
             mark = f"[{printable(token.content)}] "
@@ -326,15 +327,18 @@ class _Walk:
         elif kind == "table_open":
             self._table = _Table()
 
-    def _bullet(self, text: Token | None) -> str:
-        """Return the sign of a list item, which is a box if the item begins with one."""
+    def _bullet(self) -> str:
+        bullets = self._signs.bullets
+        return f"{bullets[(self._depth - 1) % len(bullets)]} "
+
+    def _task(self, text: Token | None) -> str:
+        """Return the box with which a list item begins, and remove it from the text; empty if there is none."""
         if text is not None and text.type == "inline" and (task := _TASK.match(text.content)) and text.children:
             first = text.children[0]
             if first.type == "text" and first.content.startswith(task[0].rstrip()):
                 first.content = first.content[len(task[0].rstrip()) :].lstrip()
                 return self._signs.tasks[task["done"] != " "]
-        bullets = self._signs.bullets
-        return f"{bullets[(self._depth - 1) % len(bullets)]} "
+        return ""
 
     def _take_of_table(self, table: _Table, token: Token) -> None:
         if token.type == "tr_open":

@@ -9,24 +9,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from terminal import at_terminal, read_rest, read_until
+from terminal import Terminal, at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 
 from edgespec.cli.terminal import line_editor
 from edgespec.cli.terminal.output import Output
 
 ARGS = ["run", "hello", "-m", "tiny.gguf", "-t", "1", "-n", "8", "--seed", "1"]
-
-
-class Terminal(io.TextIOWrapper):
-    """A stream that claims to be a terminal and stores its output."""
-
-    def __init__(self, encoding: str = "utf-8") -> None:
-        self.bytes = io.BytesIO()
-        super().__init__(self.bytes, encoding=encoding)
-
-    def isatty(self) -> bool:
-        return True
 
 
 def on_terminal(*args: str, home: Path, **variables: str) -> str:

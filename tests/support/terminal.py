@@ -7,6 +7,7 @@ with at_terminal(home, ["chat", "--plain"]) as (program, master):
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import subprocess
@@ -18,6 +19,17 @@ import pytest
 from cli_program import COMMAND, environment
 
 STREAMS = ("stdin", "stdout", "stderr")
+
+
+class Terminal(io.TextIOWrapper):
+    """A stream that claims to be a terminal and stores its output."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        self.bytes = io.BytesIO()
+        super().__init__(self.bytes, encoding=encoding)
+
+    def isatty(self) -> bool:
+        return True
 
 
 @contextmanager

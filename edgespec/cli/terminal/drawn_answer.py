@@ -270,6 +270,8 @@ class DrawnAnswer:
             self._draw(part, is_complete=True)
         if growing is not None:
             self._draw(growing, is_complete=False)
+            if self._text.ends_word:
+                self._words.flush()
 
     # --- parts ----------------------------------------------------------------------------------------------------
 
