@@ -35,6 +35,7 @@ from edgespec.tui.dialogs import ChoiceScreen, ListEntry, Palette
 from edgespec.tui.download_line import DownloadLine
 from edgespec.tui.files import Files
 from edgespec.tui.front import ScreenFront
+from edgespec.tui.pictures import Pictures
 from edgespec.tui.plain import Horizontal, Static, TextArea, Vertical
 from edgespec.tui.sidebar import ChangeChat, ChatChosen, ChatList, Searched, Sidebar
 from edgespec.tui.statistics import LiveStatistics, StatisticsLine, StatisticsPanel
@@ -92,7 +93,8 @@ class Middle(Vertical):
 
 
 class ChatApp(BaseApp):
-    """Shows a session. `message` is sent as soon as the model is loaded; `theme` is used unless the user chose one."""
+    """Shows a session. `message` is sent as soon as the model is loaded; `theme` is used unless the user chose one.
+    `draws_pictures`: the terminal draws attached images."""
 
     TITLE = "edgespec"
     ENABLE_COMMAND_PALETTE = True
@@ -115,7 +117,14 @@ class ChatApp(BaseApp):
         Binding("ctrl+z", "suspend_process", "Suspend", show=False, id="suspend"),
     ]
 
-    def __init__(self, session: Session, *, message: str | None = None, theme: str = "textual-dark") -> None:
+    def __init__(
+        self,
+        session: Session,
+        *,
+        message: str | None = None,
+        theme: str = "textual-dark",
+        draws_pictures: bool = False,
+    ) -> None:
         super().__init__()
         self.theme = self._own_theme = theme
         self._is_as_terminal = True  # the theme follows the terminal
@@ -123,6 +132,7 @@ class ChatApp(BaseApp):
         self.jobs, self._message = ChatJobs(self), message
         self._draft = KeptDraft() if session.store.file else None
         self._kept: tuple[str | None, str] = (None, "")
+        self._pictures = Pictures(self._to_terminal) if draws_pictures else None
         self._quits_until_s = 0.0  # until then, Ctrl+C quits
         self._files = Files(self, self.jobs)
         self._front = ScreenFront(self, self.jobs, self._files)
@@ -134,7 +144,7 @@ class ChatApp(BaseApp):
             yield Sidebar(self.session.store, self.session.chat.saved_id, id="sidebar")
             with Middle(id="middle"):
                 yield Welcome()
-                yield Transcript(pieces=self._pieces, siblings=self._siblings)
+                yield Transcript(pieces=self._pieces, siblings=self._siblings, pictures=self._pictures)
                 yield StatisticsLine(id="line")
                 yield DownloadLine(self.jobs.load)
                 history = [without_files(turn.content)[1] for turn in self.session.chat.turns if turn.role == "user"]
@@ -142,6 +152,11 @@ class ChatApp(BaseApp):
                 yield Composer(commands, history, self.jobs.waiting.edit_last)
             yield StatisticsPanel(id="figures")
         yield ModeFooter(show_command_palette=False, compact=True)
+
+    def _to_terminal(self, sequence: str) -> None:
+        """Send a control sequence to the terminal."""
+        if self._driver is not None:
+            self._driver.write(sequence)
 
     async def on_mount(self) -> None:
         with suppress(StoreError):

@@ -22,15 +22,29 @@ if TYPE_CHECKING:
     from textual.drivers.linux_driver import LinuxDriver
 
 PATIENCE_S = 0.2  # for the answer of the terminal; a slow connection gets the dark theme
+PICTURES = ("xterm-kitty", "xterm-ghostty")  # terminals that may draw pictures, by TERM
+VERSION_QUERY = b"\x1b[>q"
+VERSION = re.compile(rb"\x1bP>\|(?P<name>kitty|ghostty)\W*(?P<version>\d+\.\d+)")  # the answer to it
+LEAST_KITTY = 0, 28  # knows placeholders of pictures
 QUERY = b"\x1b]11;?\x1b\\\x1b[c"  # OSC 11 asks for the background; every terminal answers the second query
 BACKGROUND = re.compile(rb"\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
 END = re.compile(rb"\x1b\[\?[\d;]*c")  # the answer to the second query
 LIGHT = 0.5  # backgrounds of a higher luminance are light
 
 
-def suitable_theme() -> str:
-    """Return the name of a theme for this terminal, after asking it for its background."""
-    return theme_for(Console(stderr=True).color_system, os.environ, ask_terminal())
+def asked_terminal() -> tuple[str, bool]:
+    """Return the name of a theme for this terminal and whether it draws pictures, after asking it."""
+    colours, answer = Console(stderr=True).color_system, ask_terminal()
+    return theme_for(colours, os.environ, answer), draws_pictures(colours, answer)
+
+
+def draws_pictures(color_system: str | None, answer: bytes) -> bool:
+    """Return whether a terminal draws pictures where placeholders are. Their colours must reach it unchanged."""
+    match = VERSION.search(answer)
+    if color_system != "truecolor" or match is None:
+        return False
+    version = tuple(map(int, match["version"].split(b".")))
+    return match["name"] == b"ghostty" or version >= LEAST_KITTY
 
 
 def theme_for(color_system: str | None, environ: Mapping[str, str], answer: bytes) -> str:
@@ -57,7 +71,8 @@ def ask_terminal() -> bytes:
             tty.setcbreak(asked)
             if select.select([asked], [], [], 0)[0]:
                 return b""
-            os.write(sys.stderr.fileno(), QUERY)
+            version = VERSION_QUERY if os.environ.get("TERM") in PICTURES else b""
+            os.write(sys.stderr.fileno(), version + QUERY)
             until_s = monotonic() + PATIENCE_S
             while not END.search(answer) and select.select([asked], [], [], max(0.0, until_s - monotonic()))[0]:
                 answer += os.read(asked, 256)

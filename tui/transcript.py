@@ -19,6 +19,7 @@ from edgespec.history import TokenRecord, Turn
 from edgespec.history.search import found_in, spans
 from edgespec.tui.about_chat import SystemPrompt
 from edgespec.tui.lines import Lines, Prose
+from edgespec.tui.pictures import Pictures
 from edgespec.tui.plain import Static
 from edgespec.tui.token_view import legend, palette_of
 from edgespec.tui.tool_calls import CallLine
@@ -45,9 +46,10 @@ class Transcript(TurnWindow):
         *,
         pieces: Callable[[str], Sequence[TokenRecord]] = lambda key: (),
         siblings: Callable[[str], Sequence[str]] = lambda key: (),
+        pictures: Pictures | None = None,
     ) -> None:
         super().__init__()
-        self._shared = Shared(pieces, siblings)
+        self._shared = Shared(pieces, siblings, pictures=pictures)
         self._target: Widget | None = None  # the widget that is about to get the focus
         self._sources: set[str] = set()  # the drafters in the legend
         self._found: tuple[Lines | None, int | None] = None, None  # the match that was gone to: its view and line

@@ -13,7 +13,7 @@ from textual.events import Key
 from textual.message import Message
 from textual.timer import Timer
 
-from edgespec.chat.attachments import Attachment, described, without_files
+from edgespec.chat.attachments import Attachment, described, digest_of, without_files
 from edgespec.chat.commands import find
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
@@ -25,6 +25,7 @@ from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 from edgespec.tui.lines import Block, Fitting, Lines, WrappedText, clickable, cut_off, quoted, shown
 from edgespec.tui.markdown import SAFE_LINKS, Code, GrowingMarkdown, markdown
+from edgespec.tui.pictures import Picture, Pictures
 from edgespec.tui.statistics import LiveStatistics
 from edgespec.tui.token_view import Palette, TokenColours, style_of
 from edgespec.tui.tool_calls import result_blocks
@@ -120,16 +121,20 @@ def thought_blocks(thought: str, length: str, *, is_open: bool, goes_on: bool = 
     return blocks
 
 
-def file_blocks(files: Sequence[Attachment], opened: Collection[int], limit: int) -> list[Block]:
-    """Return a line for each file of a message, which unfolds it, and up to `limit` characters of the `opened` ones."""
+def file_blocks(
+    files: Sequence[Attachment], opened: Collection[int], limit: int, pictures: Pictures | None = None
+) -> list[Block]:
+    """Return a line for each file of a message, which unfolds it, and up to `limit` characters of the `opened` ones.
+    Images are shown unless they are `opened`."""
     blocks: list[Block] = []
     for index, file in enumerate(files):
-        is_open = index in opened
+        digest = digest_of(file)
+        is_open = (index in opened) != bool(digest)
         name = f"{'▾' if is_open else '▸'} {one_line(file.name)}"
         line = Content.assemble((name, "bold"), (f"  {described([file])}", "dim"))
         blocks.append(WrappedText(clickable(line, f"open_file({index})")))
         if is_open:
-            blocks.append(quoted(cut_off(shown(file.text), limit)))
+            blocks.append(Picture(digest, pictures) if digest else quoted(cut_off(shown(file.text), limit)))
     return blocks
 
 
@@ -185,6 +190,7 @@ class Shared:
     shows_tokens: bool = False
     palette: Palette = "tints"  #: of the tokens
     searched: str = ""  #: the search whose matches are marked
+    pictures: Pictures | None = None  #: for terminals that draw pictures
     first_sent: tuple[str, int] = ("", 0)  #: the first message that is still sent, and how many before it are not
 
 
@@ -340,7 +346,7 @@ class TurnView(Lines, can_focus=True):
         """Return the files, and the literal text up to the limit."""
         self._files, content = without_files(turn.content) if turn.role == "user" else ((), turn.content)
         text = shown(content)
-        blocks = file_blocks(self._files, self._open_files, self._limit)
+        blocks = file_blocks(self._files, self._open_files, self._limit, self._chat.pictures)
         return [*blocks, WrappedText(Content(text[: self._limit])), *self._more(len(text))]
 
     def _more(self, length: int) -> list[Block]:

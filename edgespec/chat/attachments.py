@@ -187,6 +187,12 @@ def kept_file(digest: str) -> Path:
     return data_dir() / "images" / digest
 
 
+def digest_of(file: Attachment) -> str:
+    """Return the hash of an image; empty for other files."""
+    match = IMAGE.fullmatch(file.mark)
+    return match["digest"] if match else ""
+
+
 def keep_image(name: str, data: bytes) -> str:
     """Keep an image for the chats of this user, and return its mark in a message. Raises UsageError."""
     size, digest = size_of_image(data, name), sha256(data).hexdigest()

@@ -296,9 +296,10 @@ def _show_screen(call: Call[ChatOptions], session: Session, message: str | None)
         raise UsageError("the full-screen chat needs a terminal", hint="edgespec chat --plain works in pipes, too")
     from edgespec.tui.app import ChatApp
     from edgespec.tui.base_app import failed
-    from edgespec.tui.terminal import suitable_theme
+    from edgespec.tui.terminal import asked_terminal
 
-    app = ChatApp(session, message=message, theme=suitable_theme())
+    theme, draws_pictures = asked_terminal()
+    app = ChatApp(session, message=message, theme=theme, draws_pictures=draws_pictures)
     asked = threading.Event()
     ended = threading.Event()
     threading.Thread(target=_watch, args=(app, asked, ended), name="terminal", daemon=True).start()
