@@ -10,8 +10,7 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.widgets.markdown import MarkdownFence
 
-from edgespec.text.formulas import drawn_within
-from edgespec.text.markdown import Aligned, Fence, Formula, Mark, Paragraph, Part, Piece, Rows, parts_of
+from edgespec.text.markdown import WEB_ADDRESS, Aligned, Fence, Formula, Mark, Paragraph, Part, Piece, Rows, parts_of
 from edgespec.tui.lines import Block, Brush, Line, WrappedText, clickable
 
 FILL = "on $surface"
@@ -26,13 +25,12 @@ STYLES: dict[Mark, str] = {
     "strong": "bold",
     "strike": "strike",
     "code": "$text-warning",
-    "formula": "$text-secondary",
+    "formula": "$text-success",
     "address": "dim",
     "note": "$text-primary",
 }
 DIFFS = ("diff", "patch", "udiff")
 DIFF_STYLES = {"+": "$text-success", "-": "$text-error", "@": "bold"}  # by the first character of a line
-SAFE_LINKS = ("http://", "https://", "mailto:")
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +88,8 @@ class DrawnFormula(Block):
     source: str
 
     def lines(self, brush: Brush, width: int) -> list[Line]:
+        from edgespec.text.formulas import drawn_within  # most answers have none
+
         return brush.wrap(Content("\n".join(drawn_within(self.source, width))), width, STYLES["formula"])
 
 
@@ -234,5 +234,5 @@ def _content(pieces: tuple[Piece, ...]) -> Content:
 
 def _linked(href: str, *, is_underlined: bool) -> Style:
     """Return the style of a link: a click opens it, and so does the terminal if it knows links."""
-    link = href if href.startswith(SAFE_LINKS) else None
+    link = href if WEB_ADDRESS.fullmatch(href) else None
     return Style(underline=is_underlined, link=link) + Style.from_meta({"@click": f"link({href!r})"})

@@ -21,10 +21,11 @@ from edgespec.history import AnswerRecord, TokenRecord, Turn
 from edgespec.history.search import found_in
 from edgespec.text.code_blocks import CodeBlock
 from edgespec.text.figures import clock, when
+from edgespec.text.markdown import WEB_ADDRESS
 from edgespec.text.printable import one_line
 from edgespec.text.thinking import ThinkingStream, split
 from edgespec.tui.lines import Block, Fitting, Lines, WrappedText, clickable, cut_off, quoted, shown
-from edgespec.tui.markdown import SAFE_LINKS, Code, GrowingMarkdown, markdown
+from edgespec.tui.markdown import Code, GrowingMarkdown, markdown
 from edgespec.tui.pictures import Picture, Pictures
 from edgespec.tui.statistics import LiveStatistics
 from edgespec.tui.token_view import Palette, TokenColours, style_of
@@ -435,7 +436,7 @@ class TurnView(Lines, can_focus=True):
 
     def action_link(self, href: str) -> None:
         """Open a clicked web link. Other links are refused: a model must not start programs."""
-        if href.startswith(SAFE_LINKS):
+        if WEB_ADDRESS.fullmatch(href):
             self.app.open_url(href)
         else:
             self.notify(f"not opened: {shown(href)}", severity="warning")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import zip_longest
 from typing import Literal
 
@@ -129,7 +131,15 @@ class Node:
 
     def line(self) -> str:
         """Return the part in one line."""
-        raise NotImplementedError
+        return self._line
+
+    @cached_property
+    def _line(self) -> str:
+        return self.written()  # once: parts within parts would be written again and again
+
+    @abstractmethod
+    def written(self) -> str:
+        """Write the part in one line."""
 
     def drawing(self, *, is_inner: bool = False) -> Drawing:
         """Return the part on as many lines as it needs. `is_inner`: limits are next to their sign, as in a fraction."""
@@ -162,7 +172,7 @@ class Symbol(Node):
             object.__setattr__(self, name, value)
         object.__setattr__(self, "limits", has_limits)
 
-    def line(self) -> str:
+    def written(self) -> str:
         return self.text
 
     @property
@@ -198,7 +208,7 @@ class Row(Node):
 
     parts: Sequence[Node]
 
-    def line(self) -> str:
+    def written(self) -> str:
         text = ""
         for index, (part, gap) in enumerate(zip(self.parts, self._gaps(), strict=True)):
             written = part.line()
@@ -230,7 +240,8 @@ class Row(Node):
 
     def _gaps(self) -> list[bool]:
         """Return for each part whether a space precedes it."""
-        gaps, before, last = list[bool](), "", Node()
+        gaps, before = list[bool](), ""
+        last: Node = space(0)
         for part in self.parts:
             kind: str = part.kind
             if kind == "binary" and before in ("", "opening", "relation", "binary", "comma", "big", "function"):
@@ -256,7 +267,7 @@ class Fraction(Node):
     above: Node
     below: Node
 
-    def line(self) -> str:
+    def written(self) -> str:
         above, below = self.above.line().strip(), self.below.line().strip()
         if vulgar := _VULGAR.get(f"{above}/{below}"):
             return vulgar
@@ -304,7 +315,7 @@ class Root(Node):
         """True if a letter after the part in one line would seem to belong to it."""
         return not self.line().endswith(")")
 
-    def line(self) -> str:
+    def written(self) -> str:
         body = self.body.line().strip()
         return self._sign() + (body if len(body) == 1 or body.isdecimal() else f"({body})")
 
@@ -339,12 +350,12 @@ class Script(Node):
     def __post_init__(self) -> None:
         object.__setattr__(self, "kind", self.base.kind)
 
-    def line(self) -> str:
+    def written(self) -> str:
         base = self.base.line()
         if isinstance(self.base, Fraction | Root) or (isinstance(self.base, Row) and len(self.base.parts) > 1):
             base = f"({base})"
-        sub, is_small = self._written(self.sub, "_", _SUBSCRIPTS)
-        sup, _ = self._written(self.sup, "^", _SUPERSCRIPTS)
+        sub, is_small = self._script_in_line(self.sub, "_", _SUBSCRIPTS)
+        sup, _ = self._script_in_line(self.sup, "^", _SUPERSCRIPTS)
         return f"{base}{sub}{sup}" if is_small else f"{base}{sup}{sub}"
 
     def drawing(self, *, is_inner: bool = False) -> Drawing:
@@ -371,7 +382,7 @@ class Script(Node):
     def _scripts(self) -> tuple[tuple[Node | None, dict[str, str]], ...]:
         return (self.sub, _SUBSCRIPTS), (self.sup, _SUPERSCRIPTS)
 
-    def _written(self, node: Node | None, mark: str, alphabet: dict[str, str]) -> tuple[str, bool]:
+    def _script_in_line(self, node: Node | None, mark: str, alphabet: dict[str, str]) -> tuple[str, bool]:
         """Return a script in one line, and whether it is in small letters."""
         text = node.line().strip() if node else ""
         if small := _small(text, alphabet):
@@ -400,7 +411,7 @@ class Over(Node):
         inner = self.base.parts[0] if isinstance(self.base, Row) and len(self.base.parts) == 1 else self.base
         object.__setattr__(self, "kind", inner.kind)
 
-    def line(self) -> str:
+    def written(self) -> str:
         return Script(self.base, self.below, self.above).line() if self.above or self.below else self.base.line()
 
     def drawing(self, *, is_inner: bool = False) -> Drawing:
@@ -418,7 +429,7 @@ class Accent(Node):
     base: Node
     mark: str
 
-    def line(self) -> str:
+    def written(self) -> str:
         text = self.base.line().strip()
         if self.mark in "\u0305\u0332":
             return "".join(letter + self.mark for letter in text)
@@ -431,7 +442,7 @@ class Boxed(Node):
 
     body: Node
 
-    def line(self) -> str:
+    def written(self) -> str:
         return f"[{self.body.line().strip()}]"
 
     def drawing(self, *, is_inner: bool = False) -> Drawing:
@@ -449,7 +460,7 @@ class Stretched(Node):
     right: str
     name: str = ""
 
-    def line(self) -> str:
+    def written(self) -> str:
         return f"{self.name}{self.left}{self.body.line().strip()}{self.right}"
 
     def drawing(self, *, is_inner: bool = False) -> Drawing:
@@ -488,7 +499,7 @@ class Grid(Node):
         """True for lines of a derivation, whose columns are parts of one formula."""
         return self.aligned == "rl"
 
-    def line(self) -> str:
+    def written(self) -> str:
         gap = "" if self._is_aligned else ", "
         rows = [gap.join(text for cell in row if (text := _cell(cell.line(), self._is_aligned))) for row in self.rows]
         return f"{self.left}{self.between.join(row.strip() for row in rows)}{self.right}"

@@ -58,6 +58,7 @@ class GrowingText:
         self._tail = ""  # the text from the last outermost block on
         self._n_done = 0  # complete parts of the tail
         self._has_gap = False  # whether an empty line precedes the tail
+        self._in_code = False
         self.ends_word = False  # whether what is known ends with white space
 
     def add(self, text: str) -> tuple[list[Part], Part | None]:
@@ -79,6 +80,8 @@ class GrowingText:
         """Add the rest of a line, or a part of it."""
         self._tail += text.removesuffix("\n")
         is_whole = text.endswith("\n")
+        if self._in_code and not is_whole:
+            return [], None
         known = self._known(is_whole=is_whole)
         if is_whole:
             self._tail += "\n"
@@ -107,6 +110,7 @@ class GrowingText:
         still open become text."""
         place = _place_of(self._tail)
         line = self._tail[place.line :]
+        self._in_code = place.kind == "code" and not place.ends
         if place.kind == "code":
             return len(self._tail) if is_whole else place.line
         if place.kind == "formula" and place.ends and is_whole:

@@ -17,7 +17,6 @@ from markdown_it.rules_block.table import table as read_table
 from markdown_it.rules_inline import StateInline
 from markdown_it.token import Token
 
-from edgespec.text.formulas import in_one_line
 from edgespec.text.printable import printable
 
 Mark = Literal["strong", "emphasis", "strike", "code", "formula", "link", "address", "note"]
@@ -36,6 +35,7 @@ _TEXT_IN_FORMULA = re.compile(r"\\[A-Za-z]+(?:\{[\w\s.,;:()-]*\})?")
 _FOOTNOTE = re.compile(r"\[\^(?P<label>[^\]\s]{1,40})\](?![(:])")
 _FOOTNOTE_TEXT = re.compile(r"\[\^(?P<label>[^\]\s]{1,40})\]:[ \t]*")
 _TASK = re.compile(r"\[(?P<done>[ xX])\](?:\s+|$)")
+WEB_ADDRESS = re.compile(r"(?:https?://|mailto:)[!-~]+")  # what terminals may open
 _MARKS: dict[str, Mark] = {"em_open": "emphasis", "strong_open": "strong", "s_open": "strike", "link_open": "link"}
 _SHOWN_WITHOUT = re.compile(r"^(?:https?://|mailto:)|/$")
 
@@ -393,6 +393,8 @@ def _text_of(token: Token) -> str:
         case "image":
             return f"[image: {_shown(token.content)}]"
         case "formula":
+            from edgespec.text.formulas import in_one_line  # most answers have none
+
             return _shown(in_one_line(token.content))
         case "footnote":
             return f"[{_shown(token.content)}]"

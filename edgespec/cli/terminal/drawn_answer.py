@@ -10,19 +10,21 @@ import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from time import perf_counter
 from typing import NamedTuple
 
 from rich.cells import cell_len
 
-from edgespec.text.formulas import drawn_within, in_one_line
 from edgespec.text.growing_markdown import GrowingText
-from edgespec.text.markdown import Fence, Formula, Mark, Paragraph, Part, Piece, Rows, Signs
+from edgespec.text.markdown import WEB_ADDRESS, Fence, Formula, Mark, Paragraph, Part, Piece, Rows, Signs
 from edgespec.text.printable import printable
 from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream
 
 WIDEST = 100  # columns of text that is easy to read
 LEAST = 20  # columns, however narrow the terminal is
+CONTEXT = 200  # lines of code before a new one that decide about its colours
 NARROWEST = 8  # columns of a table's column whose text is wrapped
+SLOW_S, PAUSE = 0.01, 3  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
 RESET = "\x1b[0m"
 STYLES: dict[Mark, str] = {
     "strong": "1",
@@ -51,7 +53,6 @@ TOKENS = {  # the style of code by the first of these kinds that its token is in
     "Generic.Subheading": "1",
     "Generic.Heading": "1",
 }
-SAFE_LINK = re.compile(r"(?:https?://|mailto:)[!-~]+")
 WITHOUT_LINKS = ("linux", "vt", "dumb")  # terminals that show the address of a link in the text
 
 
@@ -74,7 +75,8 @@ class Look(NamedTuple):
     def of(cls, *, has_colour: bool, for_reader: bool) -> Look:
         """Return the look of this terminal. A screen reader gets no lines, which it would read out."""
         terminal = os.environ.get("TERM", "")
-        return cls(has_colour, not for_reader, has_colour and not terminal.startswith(WITHOUT_LINKS))
+        knows_links = os.name != "nt" or "WT_SESSION" in os.environ
+        return cls(has_colour, not for_reader, has_colour and knows_links and not terminal.startswith(WITHOUT_LINKS))
 
     @property
     def signs(self) -> Signs:
@@ -86,7 +88,7 @@ class Words:
 
     def __init__(self, write: Callable[[str], None], look: Look, columns: Callable[[], int]) -> None:
         self._write, self.look, self._columns = write, look, columns
-        self._has_begun = self._is_in_line = False
+        self._has_begun = False
         self._rest = ""  # what precedes each next line
         self._column = 0
         self._word: list[Run] = []
@@ -106,8 +108,8 @@ class Words:
     def begin(self, first: str, rest: str, *, has_gap: bool) -> None:
         """Begin a block, whose lines follow `first` and `rest`."""
         self.end()
-        self._write("\n" * ((self._has_begun or self._is_in_line) + (has_gap and self._has_begun)))
-        self._has_begun, self._is_in_line = True, False
+        self._write("\n" * (self._has_begun + (has_gap and self._has_begun)))
+        self._has_begun = True
         self._rest, self._column = rest, 0
         self._lead(first)
 
@@ -180,7 +182,7 @@ class Words:
     def _show(self, run: Run) -> None:
         """Write a text in its style."""
         style = run._replace(text="") if self.look.has_colour else Run("")
-        if not (self.look.has_links and SAFE_LINK.fullmatch(style.href)):
+        if not (self.look.has_links and WEB_ADDRESS.fullmatch(style.href)):
             style = style._replace(href="")
         change = ""
         if style.href != self._style.href:
@@ -213,12 +215,23 @@ class DrawnAnswer:
         self._has_thought = self._is_thinking = False
         self._text = GrowingText(look.signs)
         self._has_answered = False
+        self._waiting, self._rest_until_s = "", 0.0
         self._n_written = 0  # characters, or lines of code, of the part that is open
         self._is_open = False
 
     def add(self, text: str) -> None:
-        """Draw more of the answer."""
-        text = printable(text)
+        """Draw more of the answer: at once, or a little later if the last drawing took long."""
+        self._waiting += printable(text)
+        started_s = perf_counter()
+        if started_s < self._rest_until_s:
+            return
+        self._take_waiting()
+        ended_s = perf_counter()
+        if ended_s - started_s > SLOW_S:
+            self._rest_until_s = ended_s + PAUSE * (ended_s - started_s)
+
+    def _take_waiting(self) -> None:
+        text, self._waiting = self._waiting, ""
         if self._thinking is None:
             self._answer(text)
         else:
@@ -227,6 +240,7 @@ class DrawnAnswer:
 
     def end(self) -> None:
         """Draw what was held back."""
+        self._take_waiting()
         if self._thinking is not None:
             self._take(self._thinking.end())
         for part in self._text.end():
@@ -309,16 +323,17 @@ class DrawnAnswer:
                 self._words.line(opening)
             else:
                 self._words.line_here(opening)
-        lines = _coloured(part) if part.code else []
-        for line in lines[self._n_written :]:
+        for line in _coloured(part, self._n_written) if part.code else ():
             self._words.line(line, margin + ("" if part.fence else "    "))
-        self._n_written = max(self._n_written, len(lines))
+            self._n_written += 1
         if is_complete and part.fence:
             self._words.line([Run(part.fence, DIM)], margin)
 
     def _draw_whole(self, part: Part) -> None:
         room = self._words.room - len(part.rest)
         if isinstance(part, Formula):
+            from edgespec.text.formulas import drawn_within, in_one_line  # most answers have none
+
             drawn = drawn_within(part.source, room - 2) if self._look.has_lines else (in_one_line(part.source),)
             lines = [[Run("  "), Run(line, STYLES["formula"])] for line in drawn]
         elif isinstance(part, Rows):
@@ -435,20 +450,24 @@ def _wrapped(runs: Sequence[Run], width: int) -> list[list[Run]]:
     return lines
 
 
-def _coloured(part: Fence) -> list[list[Run]]:
-    """Return the lines of a code block in the colours of its language."""
+def _coloured(part: Fence, start: int) -> list[list[Run]]:
+    """Return the lines of a code block from `start` on in the colours of its language."""
+    first = max(0, start - CONTEXT)
+    code = part.code.split("\n")[first:]
+    if len(code) <= start - first:
+        return []
     from pygments.lexers import get_lexer_by_name
     from pygments.util import ClassNotFound
 
     try:
         lexer = get_lexer_by_name(part.language or "text", stripnl=False)
     except ClassNotFound:
-        return [[Run(line)] for line in part.code.split("\n")]
+        return [[Run(line)] for line in code[start - first :]]
     lines: list[list[Run]] = [[]]
-    for token, text in lexer.get_tokens(part.code):
+    for token, text in lexer.get_tokens("\n".join(code)):
         name = str(token).removeprefix("Token.")
         style = next((style for kind, style in TOKENS.items() if name.startswith(kind)), "")
-        first, *rest = text.split("\n")
-        lines[-1].append(Run(first, style))
-        lines += [[Run(line, style)] for line in rest]
-    return lines[:-1]  # the lexer adds a line break
+        same_line, *others = text.split("\n")
+        lines[-1].append(Run(same_line, style))
+        lines += [[Run(line, style)] for line in others]
+    return lines[start - first : -1]  # the lexer adds a line break
