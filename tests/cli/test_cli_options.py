@@ -19,7 +19,7 @@ from edgespec.settings import LoadSettings, Message, Request
 
 ALL = dict(commands())
 ELSEWHERE = {
-    *("prompt", "file", "chat", "samples", "as_json", "explain", "stats", "quiet", "verbose"),
+    *("prompt", "file", "chat", "samples", "markdown", "as_json", "explain", "stats", "quiet", "verbose"),
     *("offline", "yes", "persona", "help_all", "list_devices", "mcp_config", "allow_tool", "server", "keep_alive"),
 }
 """Parameters that configure neither model nor request; tests/cli/test_cli_run.py tests their effects."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from stand_in import stand_in
 from terminal import Terminal, at_terminal, read_rest, read_until
 from tiny_gguf import CHATML, write_model
 
@@ -43,6 +44,41 @@ def test_loading_is_shown_and_taken_away_and_the_footer_comes_unasked(home: Path
     assert seen.count("\n") == 2 and "note: stopped after 8 tokens (-n)" in seen
     assert " · 8 tokens" in seen
     assert "\x1b[2m" in seen
+
+
+@pytest.mark.parametrize(
+    ("args", "environ", "shown"),
+    [
+        ([], {}, "\x1b[1;4mA \x1b[0m\x1b[1;4;1mtitle\x1b[0m\r\n"),
+        ([], {"NO_COLOR": "1"}, "# A title\r\n"),
+        ([], {"TERM": "dumb"}, "# A title\r\n"),
+        (["--no-markdown"], {}, "# A **title**\r\n"),
+        (["--raw"], {}, "# A **title**\r\n"),
+    ],
+)
+def test_run_draws_the_markdown_of_an_answer(
+    args: list[str], environ: dict[str, str], shown: str, tmp_path: Path
+) -> None:
+    prompt = "# A **title**\n\n" + "word " * 30 + "\n\n$x^2$\x1b[31m"
+    with (
+        stand_in(text="") as other,
+        at_terminal(tmp_path, ["run", "-q", "--server", other.url, *args, prompt], streams=["stdout"], **environ) as at,
+    ):
+        seen = read_rest(at[1])
+    assert seen.startswith(shown)
+    assert max(map(len, seen.split("\r\n"))) <= 80 or args
+    assert ("x²" in seen) == (not args)
+    assert "\ufffd[31m" in seen and "\x1b[31m" not in seen
+
+
+def test_a_pipe_gets_the_markdown_as_it_is(tmp_path: Path) -> None:
+    prompt = "# A **title**\n\n" + "word " * 30 + "\n\n$x^2$\x1b[31m"
+    with (
+        stand_in(text="") as other,
+        at_terminal(tmp_path, ["run", "-q", "--server", other.url, prompt], streams=["stderr"]) as (program, _),
+    ):
+        assert program.stdout is not None
+        assert program.stdout.read().decode() == prompt + "\n"
 
 
 def test_no_color_takes_the_colour_away(home: Path) -> None:
