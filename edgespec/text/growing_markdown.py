@@ -166,7 +166,7 @@ def _place_of(text: str) -> _Place:
         content = line[_length_of_beginning(line) :]
         begun = BEGINS_FORMULA.match(content)
         ends = closing != "" and closing in line and (kind == "formula" or _CLOSING.fullmatch(line) is not None)
-        if kind == "formula" and n_lines > MOST_FORMULA_LINES:
+        if kind == "formula" and (not content or n_lines > MOST_FORMULA_LINES):
             kind, closing = "text", ""
         elif ends:
             closing = ""

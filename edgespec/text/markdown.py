@@ -177,8 +177,8 @@ def _formula(state: StateBlock, start: int, end: int, silent: bool) -> bool:
     closing = closing_of(match)
     content = list[str]()
     for number in range(start, min(end, start + MOST_FORMULA_LINES)):
-        if number > start and state.sCount[number] < state.blkIndent and not state.isEmpty(number):
-            return False  # the list item or the quotation has ended
+        if state.isEmpty(number) or state.sCount[number] < state.blkIndent:
+            return False  # the paragraph, the list item or the quotation has ended
         line = first[match.end() :] if number == start else state.getLines(number, number + 1, state.blkIndent, False)
         text, closed, rest = line.partition(closing)
         content.append(text)

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from edgespec.tui.terminal import ask_terminal, theme_for
+from edgespec.tui.terminal import ask_terminal, draws_pictures, theme_for
 
 WHITE, BLACK = b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;c", b"\x1b]11;rgb:1e/1e/2e\x07\x1b[?6c"
 
@@ -30,6 +30,37 @@ def test_a_theme_suits_the_background_and_the_number_of_colours(
     colours: str | None, environ: dict[str, str], answer: bytes, theme: str
 ) -> None:
     assert theme_for(colours, environ, answer) == theme
+
+
+@pytest.mark.parametrize(
+    ("colours", "answer", "draws"),
+    [
+        ("truecolor", b"\x1bP>|kitty(0.28.1)\x1b\\\x1b[?62;c", True),
+        ("truecolor", b"\x1bP>|kitty(0.42.0)\x1b\\", True),
+        ("truecolor", b"\x1bP>|kitty(0.26.5)\x1b\\", False),
+        ("truecolor", b"\x1bP>|ghostty 1.2.0\x1b\\", True),
+        ("256", b"\x1bP>|kitty(0.42.0)\x1b\\", False),
+        ("truecolor", b"\x1bP>|tmux 3.4\x1b\\", False),
+        ("truecolor", BLACK, False),
+    ],
+)
+def test_only_terminals_with_placeholders_draw_pictures(colours: str, answer: bytes, draws: bool) -> None:
+    assert draws_pictures(colours, answer) == draws
+
+
+@pytest.mark.parametrize(("term", "asks"), [("xterm-kitty", True), ("xterm-256color", False), ("tmux-256color", False)])
+def test_a_terminal_is_asked_for_its_version_only_if_it_may_draw_pictures(
+    term: str, asks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pty = pytest.importorskip("pty", reason="needs a pseudo-terminal")
+    monkeypatch.setenv("TERM", term)
+    screen, terminal = pty.openpty()
+    with os.fdopen(terminal, "r+b", buffering=0) as both:
+        monkeypatch.setattr(sys, "stdin", both)
+        monkeypatch.setattr(sys, "stderr", both)
+        ask_terminal()
+        assert (b"\x1b[>q" in os.read(screen, 64)) == asks
+    os.close(screen)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs a pseudo-terminal")

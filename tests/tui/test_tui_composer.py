@@ -440,3 +440,23 @@ def test_a_key_takes_a_visible_character_whole(character: str) -> None:
         assert composer.text == f"a{character}xb"
 
     run(script)
+
+
+@pytest.mark.parametrize("character", [FAMILY, FLAG, "e\u0301", "\U0001f44d\U0001f3fd"])
+def test_the_cursor_is_never_inside_a_visible_character(character: str) -> None:
+    async def script(pilot: Pilot[Any], composer: Composer) -> None:
+        line = f"a{character}b"
+        composer.put(f"{line}\n{'x' * 12}")
+        places = {line.index(character), line.index("b"), 0, len(line)}
+        for column in range(12):
+            composer.input.move_cursor((1, column))
+            await pilot.press("up")
+            assert composer.input.cursor_location[1] in places
+            composer.input.move_cursor((0, column))
+            assert composer.input.cursor_location[1] in places
+        composer.input.move_cursor((0, 1))
+        drawn = composer.input.render_line(0)
+        assert character in [segment.text for segment in drawn]
+        assert drawn.cell_length == composer.input.render_line(1).cell_length
+
+    run(script)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from typing import Any
@@ -16,13 +18,16 @@ from textual.events import MouseScrollUp
 from textual.pilot import Pilot
 from textual.style import Style
 from textual.widgets import Static
+from tiny_projector import picture
 from tui_harness import Harness, chat, click_on, text_of, tokens, wait_until
 
+from edgespec.chat.attachments import SCHEME, keep_image, kept_file
 from edgespec.core.stats import Stats
 from edgespec.drafters.registry import REGISTRY
 from edgespec.history import AnswerRecord, TokenRecord, Turn
 from edgespec.tui.lines import Block, Brush, Prose, WrappedText
 from edgespec.tui.markdown import Code, GrowingMarkdown, Table, markdown
+from edgespec.tui.pictures import Pictures
 from edgespec.tui.token_view import TokenColours, style_of
 from edgespec.tui.transcript import Transcript
 from edgespec.tui.turn_view import SwitchBranch, TurnCommand, TurnView
@@ -735,3 +740,101 @@ def test_content_of_blocks_is_compared_with_its_styles() -> None:
     bold, plain = markdown("**x**")[0], markdown("x")[0]
     assert bold != plain  # although `Content` compares text
     assert bold == markdown("**x**")[0]
+
+
+# --- formulas, links and pictures ---------------------------------------------------------------------------------
+
+
+def test_a_formula_is_drawn_once_it_is_complete() -> None:
+    growing, shown = GrowingMarkdown(), list[Block]()
+    seen = list[str]()
+    for piece in ("Then\n\n", "\\[ x = ", "\\frac{a}{b}", " \\]\n\nso $y_1$."):
+        keep, blocks = growing.append(piece)
+        shown[keep:] = blocks
+        seen.append(rendered(shown))
+    assert "\\frac{a}{b}" in seen[2]
+    assert [line.rstrip() for line in seen[3].split("\n")] == [
+        "Then",
+        "",
+        "      a",
+        "  x = ─",
+        "      b",
+        "",
+        "so y₁.",
+    ]
+
+
+def test_a_link_is_one_for_the_terminal_too_if_it_leads_to_the_web() -> None:
+    text = "[good](https://example.org/a) [bad](ssh://host) [odd](https://e.org/&#27;]8;;x)"
+    spans = [span for block in markdown(text) if isinstance(block, WrappedText) for span in block.content.spans]
+    links = [span.style.link for span in spans if isinstance(span.style, Style)]
+    assert links == ["https://example.org/a"] * 2 + [None] * 2 + [links[4]] * 2
+    assert links[4] is None or links[4].isprintable()
+
+
+def test_a_long_address_is_shown_in_part_but_opened_as_a_whole() -> None:
+    address = f"https://example.org/{'x' * 100}"
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("assistant", f"[here]({address})")])
+        await pilot.pause()
+        assert "xxx…)" in view(transcript).plain and address not in view(transcript).plain
+        await click_on(pilot, view(transcript), "xxx…)")
+        await pilot.pause()
+
+    assert run(script).opened == [address]
+
+
+def test_lines_of_a_diff_have_their_colours() -> None:
+    (block,) = markdown("```diff\n-old\n+new\n same\n```")
+    asked = list[str]()
+
+    def style_of(style: str | Style) -> Style:
+        asked.append(str(style))
+        return style if isinstance(style, Style) else Style()
+
+    block.draw(Brush(Style(), style_of, is_ansi=False, is_dark=True), 40)
+    assert {"$text-error", "$text-success"} <= set(asked)
+
+
+def test_an_attached_image_is_a_picture_that_a_click_on_its_name_hides() -> None:
+    mark = keep_image("cat.png", picture(1, 40, 20))
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("user", f"{mark}\n\nA cat?")])
+        await pilot.pause()
+        lines = said_in(view(transcript)).splitlines()
+        assert [lines[0], lines[-1]] == ["▾ cat.png  40x20", "A cat?"]
+        assert lines[1:-1] == ["▀" * 40] * 10
+        await click_on(pilot, view(transcript), "cat.png")
+        await wait_until(pilot, lambda: said_in(view(transcript)).splitlines() == ["▸ cat.png  40x20", "A cat?"])
+
+    run(script)
+
+
+def test_an_image_that_was_deleted_is_its_name() -> None:
+    mark = keep_image("gone.png", picture(2, 30, 30))
+    kept_file(mark.partition(SCHEME)[2].rstrip(")")).unlink()
+    assert said_line("user", f"{mark}\n\nGone?") == ["▾ gone.png  30x30", "Gone?"]
+
+
+def said_line(role: str, content: str) -> list[str]:
+    """The lines of a message below its sender."""
+    return [line for line in show(said(role, content)).splitlines()[1:] if line.strip()]
+
+
+def test_a_terminal_that_draws_pictures_gets_each_once() -> None:
+    mark = keep_image("dog.png", picture(3, 80, 40))
+    sent = list[str]()
+
+    async def script(pilot: Pilot[Any], transcript: Transcript) -> None:
+        await transcript.show([said("user", f"{mark}\n\nA dog?"), said("user", f"{mark}\n\nAgain?")])
+        await pilot.pause()
+        assert said_in(view(transcript)).count("\U0010eeee") == 40 * 10
+
+    run(script, Transcript(pictures=Pictures(sent.append)))
+    assert len(sent) == 1
+    chunks = re.findall(r"\x1b_G([^;]*);([A-Za-z0-9+/=]*)\x1b\\", sent[0])
+    assert "".join(f"\x1b_G{keys};{data}\x1b\\" for keys, data in chunks) == sent[0]
+    assert chunks[0][0].startswith("a=T,U=1,q=2,f=100,i=") and "c=40,r=10" in chunks[0][0]
+    assert b64decode("".join(data for _, data in chunks)).startswith(b"\x89PNG")
