@@ -83,7 +83,7 @@ class Rule(Block):
 
 @dataclass(frozen=True, eq=False)
 class DrawnFormula(Block):
-    """A formula on lines of its own."""
+    """A formula on separate lines."""
 
     source: str
 

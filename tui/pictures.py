@@ -32,7 +32,7 @@ MOST_PIXELS = 24_000_000  # of a larger image only the name is shown: decoding i
 CELL = 16, 32  # pixels of a cell in pictures that are sent
 CHUNK = 4096  # characters in one control sequence
 PLACEHOLDER = "\U0010eeee"
-_NUMBERS = [  # combining characters that stand for the numbers of rows and columns
+_NUMBERS = [  # combining characters for the numbers of rows and columns
     *(0x305, 0x30D, 0x30E, 0x310, 0x312, 0x33D, 0x33E, 0x33F, 0x346, 0x34A, 0x34B, 0x34C, 0x350, 0x351, 0x352, 0x357),
     *(0x35B, *range(0x363, 0x370), *range(0x483, 0x488), *range(0x592, 0x596), *range(0x597, 0x59A)),
     *range(0x59C, 0x5A2),

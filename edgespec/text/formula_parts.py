@@ -256,7 +256,7 @@ class Row(Node):
 
 
 def _is_wide(drawing: Drawing) -> bool:
-    """Return whether a drawing needs a space on both sides: a fraction or what stands between limits."""
+    """Return whether a drawing needs a space on both sides: a fraction or a sign with limits."""
     return len(drawing.lines) > 1 and any(part in drawing.lines[drawing.base] for part in ("─", *_BIG))
 
 

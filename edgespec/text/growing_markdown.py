@@ -65,8 +65,9 @@ class GrowingText:
         """Add text; return the parts that are complete now, and the part that grows, as far as it is known."""
         complete, growing = list[Part](), None
         for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-            more, growing = self._add(line)
+            more, newest = self._add(line)
             complete += more
+            growing = newest if more or newest is not None else growing
         return complete, growing
 
     def end(self) -> list[Part]:

@@ -22,7 +22,7 @@ from edgespec.text.printable import printable
 Mark = Literal["strong", "emphasis", "strike", "code", "formula", "link", "address", "note"]
 Aligned = Literal["left", "center", "right"]
 
-MOST_FORMULA_LINES = 60  # of a formula on lines of its own
+MOST_FORMULA_LINES = 60  # of a formula on separate lines
 ENVIRONMENTS = "equation|align|aligned|alignat|gather|gathered|multline|eqnarray|split|cases|[pbBvV]?matrix"
 BEGINS_FORMULA = re.compile(rf"\$\$|\\\[|\\begin\{{(?P<name>(?:{ENVIRONMENTS})\*?)\}}")
 INLINE_FORMULA = re.compile(
@@ -90,7 +90,7 @@ class Fence(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class Formula(Part):
-    """A formula on lines of its own, in LaTeX."""
+    """A formula on separate lines, in LaTeX."""
 
     source: str
 
@@ -157,12 +157,12 @@ def is_formula(match: re.Match[str], before: str) -> bool:
 
 
 def is_price(text: str) -> bool:
-    """Return whether a dollar before this text, which may go on, is money: a number and words follow it."""
+    """Return whether a dollar before this text, which may continue, is money: a number and words follow it."""
     return text[:1].isdigit() and bool(re.search(r"[A-Za-z]{2}", _TEXT_IN_FORMULA.sub("", text)))
 
 
 def closing_of(begun: re.Match[str]) -> str:
-    """Return what ends a formula on lines of its own."""
+    """Return what ends a formula on separate lines."""
     return {"$$": "$$", "\\[": "\\]"}.get(begun[0], f"\\end{{{begun['name']}}}")
 
 

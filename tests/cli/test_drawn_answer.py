@@ -22,7 +22,7 @@ SEQUENCE = re.compile(r"\x1b\[[\d;]*m|\x1b\]8;;[!-~]*\x1b\\")
 
 
 def draw(text: str, size: int = 1, look: Look = PLAIN, width: int = 40, *, thinks: bool = False) -> str:
-    """What a terminal gets of a text that comes in pieces of this size."""
+    """Return what a terminal gets of a text in pieces of this size."""
     written: list[str] = []
     answer = DrawnAnswer(written.append, look, lambda: width, thinks=thinks)
     for start in range(0, len(text), size):
@@ -104,6 +104,18 @@ def test_words_are_wrapped_and_no_line_of_text_is_too_long(width: int) -> None:
     lines = draw(text, 4, width=width).split("\n")
     assert max(map(cell_len, lines)) <= min(width, 100)
     assert all(line.startswith("  ") for line in lines[1:])
+
+
+def test_scripts_without_spaces_are_wrapped_and_stream_too() -> None:
+    text = "敏捷的棕色狐狸、跳过了懒狗。" * 6
+    lines = draw(text, 1, width=30).split("\n")
+    assert "".join(lines) == text
+    assert max(map(cell_len, lines)) <= 32  # a comma may follow
+    assert not any(line.startswith(("、", "。")) for line in lines)
+    written: list[str] = []
+    answer = DrawnAnswer(written.append, PLAIN, lambda: 30)
+    answer.add("敏捷的")
+    assert "".join(written) == "敏捷"
 
 
 def test_a_long_word_stays_whole_to_be_copied() -> None:

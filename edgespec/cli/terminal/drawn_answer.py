@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import NamedTuple
@@ -53,6 +54,9 @@ TOKENS = {  # the style of code by the first of these kinds that its token is in
     "Generic.Subheading": "1",
     "Generic.Heading": "1",
 }
+IDEOGRAPH = re.compile("[\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\U00020000-\U0003fffd]")  # of scripts without spaces
+PIECE = re.compile(rf"\n|[^\S\n\xa0]+|\xa0+|{IDEOGRAPH.pattern}|(?:(?!{IDEOGRAPH.pattern})\S)+")
+CLOSING = ("Po", "Pe", "Pf")  # categories of characters that do not begin a line
 WITHOUT_LINKS = ("linux", "vt", "dumb")  # terminals that show the address of a link in the text
 
 
@@ -116,7 +120,7 @@ class Words:
     def put(self, runs: Iterable[Run]) -> None:
         """Add text, whose last word may be continued."""
         for run in runs:
-            for piece in re.findall(r"\n|[^\S\n\xa0]+|[^\s]+|\xa0+", run.text):
+            for piece in PIECE.findall(run.text):
                 if piece == "\n":
                     self.flush()
                     self._next_line()
@@ -124,6 +128,9 @@ class Words:
                     self.flush()
                     self._space = run._replace(text=" ") if self._column > cell_len(self._rest) else None
                 else:
+                    is_script = IDEOGRAPH.match(piece) or (self._word and IDEOGRAPH.match(self._word[-1].text))
+                    if is_script and unicodedata.category(piece[0]) not in CLOSING:
+                        self.flush()
                     self._word.append(run._replace(text=piece))
 
     def line(self, runs: Iterable[Run], prefix: str = "") -> None:
