@@ -146,7 +146,7 @@ def test_a_resize_while_an_answer_streams_changes_only_what_follows() -> None:
 
 def test_reasoning_is_dim_or_between_its_marks() -> None:
     text = f"<think>\n{REASONING}\n</think>\n\nYes."
-    assert draw(text, 4, COLOURS, 200, thinks=True).startswith("\x1b[2mThe user wants everything.")
+    assert draw(text, 10_000, COLOURS, 200, thinks=True).startswith("\x1b[2mThe user wants everything.")
     assert draw(text, 4, COLOURS, 200, thinks=True).endswith("\x1b[0m\n\nYes.")
     assert draw(text, 4, PLAIN, 200, thinks=True).startswith("<think>\nThe user")
     assert draw(text, 4, PLAIN, 200, thinks=True).endswith("done.\n</think>\n\nYes.")
@@ -162,6 +162,27 @@ def test_links_open_if_they_are_safe_and_show_their_address() -> None:
     assert "\x1b]8;;https://e.org/a\x1b\\" in shown
     assert shown.count("\x1b]8;;") == shown.count("\x1b]8;;\x1b\\") * 2
     assert "(ssh://h)" in shown and "]8;;ssh" not in shown
+
+
+def test_a_program_that_is_killed_leaves_no_style_behind() -> None:
+    for text in ("# A long title", "<think>some reasoning", "**bold words** and", "[a link](https://e.org) here"):
+        written: list[str] = []
+        answer = DrawnAnswer(written.append, COLOURS, lambda: 80, thinks=True)
+        for character in text:
+            answer.add(character)
+            if sequences := SEQUENCE.findall("".join(written)):
+                assert sequences[-1] in ("\x1b[0m", "\x1b]8;;\x1b\\")
+
+
+def test_a_note_in_the_middle_of_an_answer_begins_a_new_line() -> None:
+    written: list[str] = []
+    answer = DrawnAnswer(written.append, COLOURS, lambda: 80)
+    answer.add("- one **two** three fo")
+    answer.restart_line()
+    before = len(written)
+    answer.add("ur\n- five")
+    answer.end()
+    assert SEQUENCE.sub("", "".join(written[before:])) == "four\n• five"
 
 
 def test_a_diff_has_colours() -> None:

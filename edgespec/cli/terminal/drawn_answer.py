@@ -142,7 +142,7 @@ class Words:
         """Write the rest of a line as it is."""
         for run in runs:
             self._show(run)
-        self._plain()
+        self.end_style()
 
     def flush(self) -> None:
         """Write the last word."""
@@ -163,7 +163,7 @@ class Words:
     def end(self) -> None:
         """Write the last word, and end all styles."""
         self.flush()
-        self._plain()
+        self.end_style()
 
     def restart_line(self) -> None:
         """Continue after something else was written below the text."""
@@ -171,7 +171,7 @@ class Words:
         self._style = Run("")
 
     def _next_line(self) -> None:
-        self._plain()
+        self.end_style()
         self._write("\n")
         self._column, self._space = 0, None
         self._lead(self._rest)
@@ -179,10 +179,11 @@ class Words:
     def _lead(self, lead: str) -> None:
         if lead:
             self._show(Run(lead, DIM))
-            self._plain()
+            self.end_style()
         self._column = cell_len(lead)
 
-    def _plain(self) -> None:
+    def end_style(self) -> None:
+        """End the style of the last word: the program may be killed before the next word."""
         if self._style != Run(""):
             self._show(Run(""))
 
@@ -260,6 +261,7 @@ class DrawnAnswer:
         self._words.restart_line()
 
     def _send(self) -> None:
+        self._words.end_style()
         if self._written:
             self._write("".join(self._written))
             self._written.clear()
