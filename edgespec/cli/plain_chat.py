@@ -160,8 +160,7 @@ class Repl:
                         (self._answer or self.output).interject(event.text + hint)
                         continue
                     if isinstance(event, Calling):
-                        if event.state == "asking":
-                            self._end_part()
+                        self._end_part()
                         self._calls.show(event, cancel)
                         continue
                     if isinstance(event, Added):

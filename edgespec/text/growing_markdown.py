@@ -30,6 +30,8 @@ from edgespec.text.markdown import (
 )
 
 MOST_HELD = 160  # characters after a mark that is still open
+LONGEST_LINE = 4_000  # characters; of a longer line all is taken as known
+LONGEST_BLOCK = 3_000  # characters; of a longer block whole lines are read
 _CONTAINERS = r"(?:[ \t>]|[-*+][ \t]+|\d{1,9}[.)][ \t]+)*"
 _BEGINNING = re.compile(_CONTAINERS)
 #: A beginning of a line of which it is not known what it is
@@ -64,10 +66,13 @@ class GrowingText:
     def add(self, text: str) -> tuple[list[Part], Part | None]:
         """Add text; return the parts that are complete now, and the part that grows, as far as it is known."""
         complete, growing = list[Part](), None
-        for line in re.findall(r"[^\n]*\n|[^\n]+", text):
-            more, newest = self._add(line)
+        while text:
+            is_long = len(self._tail) > LONGEST_BLOCK
+            end = len(text) if is_long else text.find("\n") + 1 or len(text)
+            more, newest = (self._add_to_long if is_long else self._add)(text[:end])
             complete += more
             growing = newest if more or newest is not None else growing
+            text = text[end:]
         return complete, growing
 
     def end(self) -> list[Part]:
@@ -87,6 +92,20 @@ class GrowingText:
         if is_whole:
             self._tail += "\n"
             known += known == len(self._tail) - 1
+        return self._taken(known)
+
+    def _add_to_long(self, text: str) -> tuple[list[Part], Part | None]:
+        """Add text to a block that is so long that only its whole lines are read, and all of a very long line."""
+        self._tail += text
+        known = self._tail.rfind("\n") + 1
+        if len(self._tail) - known > LONGEST_LINE:
+            known = len(self._tail)
+        elif "\n" not in text:
+            return [], None
+        return self._taken(known)
+
+    def _taken(self, known: int) -> tuple[list[Part], Part | None]:
+        """Return the parts of the text that is known, and drop those blocks of it that are complete."""
         self.ends_word = self._tail[known - 1 : known].isspace()
         parts = self._parts(self._tail[:known])
         complete = parts[self._n_done : -1]
@@ -122,6 +141,8 @@ class GrowingText:
             return len(self._tail) if is_whole else place.line
         if not is_whole and _UNDECIDED.fullmatch(line):
             return place.line
+        if len(line) > LONGEST_LINE:
+            return len(self._tail)
         while (mark := _open_mark(line, is_whole=is_whole)) is not None:
             if not is_whole and len(line) - mark.start <= MOST_HELD:
                 return place.line if _UNDECIDED.fullmatch(line, 0, mark.start) else place.line + mark.start

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 from markdown_it import MarkdownIt
@@ -22,9 +23,11 @@ from edgespec.text.printable import printable
 Mark = Literal["strong", "emphasis", "strike", "code", "formula", "link", "address", "note"]
 Aligned = Literal["left", "center", "right"]
 
+LONGEST_FORMULA = 4_000  # characters of a formula in a line
 MOST_FORMULA_LINES = 60  # of a formula on separate lines
 ENVIRONMENTS = "equation|align|aligned|alignat|gather|gathered|multline|eqnarray|split|cases|[pbBvV]?matrix"
 BEGINS_FORMULA = re.compile(rf"\$\$|\\\[|\\begin\{{(?P<name>(?:{ENVIRONMENTS})\*?)\}}")
+_CLOSING = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 INLINE_FORMULA = re.compile(
     r"\\\((?P<round>(?:[^\\]|\\(?!\)).)+?)\\\)|\\\[(?P<square>.+?)\\\](?!\()|\$\$(?P<double>[^$]+)\$\$"
     r"|\$(?P<single>(?![\s$])(?:[^$\\\n`]|\\.)*(?<!\s))\$(?![\w$])",
@@ -129,7 +132,11 @@ def new_parser(*, grows: bool = False) -> MarkdownIt:
 def _inline_formula(state: StateInline, silent: bool) -> bool:
     if state.src[state.pos] not in "\\$":
         return False
-    match = INLINE_FORMULA.match(state.src, state.pos)
+    end = state.pos + LONGEST_FORMULA
+    closing = _CLOSING.get(state.src[state.pos : state.pos + 2], "$")
+    if state.src.find(closing, state.pos + len(closing), end) < 0:
+        return False
+    match = INLINE_FORMULA.match(state.src, state.pos, end)
     if match is None or not is_formula(match, before=state.src[state.pos - 1 : state.pos]):
         return False
     if not silent:
@@ -163,7 +170,7 @@ def is_price(text: str) -> bool:
 
 def closing_of(begun: re.Match[str]) -> str:
     """Return what ends a formula on separate lines."""
-    return {"$$": "$$", "\\[": "\\]"}.get(begun[0], f"\\end{{{begun['name']}}}")
+    return _CLOSING.get(begun[0], f"\\end{{{begun['name']}}}")
 
 
 def _formula(state: StateBlock, start: int, end: int, silent: bool) -> bool:
@@ -277,10 +284,8 @@ class _Walk:
         self._begins = False
         self._line = 0  # the first line of the last top-level block or item
         self._table: _Table | None = None
-        for token, *following in zip(tokens, tokens[1:], tokens[2:], strict=False):
-            self._take(token, following[1])
-        for token in tokens[-2:]:
-            self._take(token, None)
+        for token, second in zip_longest(tokens, tokens[2:]):
+            self._take(token, second)
 
     def _take(self, token: Token, second: Token | None) -> None:
         """Take a token; `second` is the second one after it."""
