@@ -89,7 +89,7 @@ class Trie:
 def reliability(length: float, share: float = 1.0) -> float:
     """Return the probability that a match continues as before, with a token that followed in this share of cases.
 
-    Measured on real answers (docs/drafters.md). Draft tokens after accepted ones are as reliable as the
+    Measured on real answers (docs/measurements.md). Draft tokens after accepted ones are as reliable as the
     first draft token after a longer match. A match that continued in several ways predicts little, however long it is.
     """
     clear = length * share**2
