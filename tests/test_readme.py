@@ -1,4 +1,4 @@
-"""Every command and snippet of the README works as written."""
+"""Every command and snippet of the README, and every command of docs/recipes.md, works as written."""
 
 from __future__ import annotations
 
@@ -14,14 +14,20 @@ from cli_program import edgespec_alone, edgespec_here
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RECIPES = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
 COMMANDS = [
     line.partition("  #")[0].strip()
-    for block in re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+    for page in (README, RECIPES)
+    for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     for line in block.splitlines()
-    if "./scripts/edgespec" in line
 ]
+COMMAND = re.compile(r"""(?:echo (["'])(?P<piped>.*)\1 \| )?(?:\./scripts/)?edgespec (?P<command>.*)""")
 pytestmark = pytest.mark.timeout(900)  # `bench` takes 45 s on a quiet machine, and above 300 s on a busy one
 MEASURING = [line for line in COMMANDS if re.search(r"edgespec (bench|compare|tune) ", line)]
+
+
+def test_the_pages_have_commands() -> None:
+    assert len(COMMANDS) > 40
 
 
 @pytest.mark.native
@@ -29,9 +35,11 @@ MEASURING = [line for line in COMMANDS if re.search(r"edgespec (bench|compare|tu
     "line", [pytest.param(line, marks=[pytest.mark.long] * (line in MEASURING)) for line in COMMANDS]
 )
 def test_a_command_of_the_readme_answers(line: str, home: Path) -> None:
-    before, _, command = line.rpartition("./scripts/edgespec ")
-    piped = re.fullmatch(r"""echo (["'])(.*)\1 \| """, before)
-    assert piped or not before
+    found = COMMAND.fullmatch(line)
+    assert found
+    command, piped = found["command"], found["piped"]
+    if command == "chat":  # with a person at the terminal
+        piped = "hello"
     # The commands run in the project's folder, and may write into it.
     for folder in {"scripts", "tests"} & set(command.split()):
         shutil.copytree(ROOT / folder, home / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -39,14 +47,14 @@ def test_a_command_of_the_readme_answers(line: str, home: Path) -> None:
         assert edgespec_here("config", "set", *command.split()[2:], "0.3", home=home).returncode == 0
     if "last" in command.split():  # so may the command that begins a chat
         assert edgespec_alone("chat", "-m", "demo", "-n", "4", home=home, stdin=b"hello\n").returncode == 0
-    done = edgespec_alone(*shlex.split(command), home=home, stdin=f"{piped[2]}\n".encode() if piped else b"")
+    done = edgespec_alone(*shlex.split(command), home=home, stdin=f"{piped}\n".encode() if piped else b"")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.strip()
 
 
 @pytest.mark.parametrize("line", MEASURING)
 def test_a_command_that_measures_has_options_that_exist(line: str, tmp_path: Path) -> None:
-    command = shlex.split(line.removeprefix("./scripts/edgespec "))
+    command = shlex.split(line)[1:]
     assert edgespec_here(*command, "--help", home=tmp_path).returncode == 0
     assert edgespec_here(*command, "--no-such-option", "--help", home=tmp_path).returncode == 2
 
