@@ -29,10 +29,12 @@ def main() -> None:
     chart = bars(named, speeds, (*LLAMA_CPP, *COLOURS[:2]), "times as fast as llama.cpp without drafts")
     save(chart, "Two cores of an Intel Xeon (AVX-512 VNNI), nine prompts, temperature 0", CHARTS / "speed.svg")
 
-    (_, *kinds, _), *rows = table(page, "| | coding | maths |")
-    order = sorted(range(len(kinds)), key=lambda at: -float(rows[0][1 + at]))
-    gains = {f"{name} (mean {mean})": [float(values[at]) for at in order] for name, *values, mean in rows}
-    chart = bars([kinds[at] for at in order], gains, COLOURS, "times as fast as without drafts")
+    (_, *titles), *rows, (_, *means) = table(page, "| kind of text |")
+    gains = {
+        f"{title} (mean {mean})": [float(row[at]) for row in rows]
+        for at, (title, mean) in enumerate(zip(titles, means, strict=True), start=1)
+    }
+    chart = bars([kind for kind, *_ in rows], gains, COLOURS, "times as fast as without drafts")
     chart.axes[0].axhline(1, color=GREY, linewidth=1, linestyle="--", zorder=0)
     save(chart, "1.1 billion parameters in Q4_K_M, two cores of an Intel Xeon, no draft model", CHARTS / "drafting.svg")
 
