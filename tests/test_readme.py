@@ -19,7 +19,7 @@ COMMANDS = [
     line.partition("  #")[0].strip()
     for page in (README, RECIPES)
     for block in re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
-    for line in block.splitlines()
+    for line in block.replace("\\\n    ", "").splitlines()
 ]
 COMMAND = re.compile(r"""(?:echo (["'])(?P<piped>.*)\1 \| )?(?:\./scripts/)?edgespec (?P<command>.*)""")
 pytestmark = pytest.mark.timeout(900)  # `bench` takes 45 s on a quiet machine, and above 300 s on a busy one
