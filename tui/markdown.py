@@ -10,13 +10,24 @@ from textual.strip import Strip
 from textual.style import Style
 from textual.widgets.markdown import MarkdownFence
 
-from edgespec.text.markdown import WEB_ADDRESS, Aligned, Fence, Formula, Mark, Paragraph, Part, Piece, Rows, parts_of
+from edgespec.text.markdown import (
+    WEB_ADDRESS,
+    Aligned,
+    Fence,
+    Formula,
+    Mark,
+    Paragraph,
+    Part,
+    Piece,
+    Rows,
+    column_widths,
+    parts_of,
+)
 from edgespec.tui.lines import Block, Brush, Line, WrappedText, clickable
 
 FILL = "on $surface"
 TAB = 4
 BETWEEN = Content.styled(" │ ", "dim")
-NARROWEST = 8  # minimum cells of a column whose text is wrapped
 LONG_FENCE = 40  # lines after which the first half of an unfinished code block is final
 LONG_ADDRESS = 60  # characters; of a longer address the beginning is shown
 HEADINGS = {0: "", 1: "bold underline $text-primary", 2: "bold $text-primary"}
@@ -101,7 +112,8 @@ class Table(Block):
     aligned: tuple[Aligned, ...]
 
     def lines(self, brush: Brush, width: int) -> list[Line]:
-        widths = _widths([max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)], width)
+        natural = [max(cell.cell_length for cell in column) for column in zip(*self.rows, strict=True)]
+        widths = column_widths(natural, width)
         return [*map(Line, self._in_columns(brush, widths))] if widths else self._as_fields(brush, width)
 
     def _in_columns(self, brush: Brush, widths: list[int]) -> list[Strip]:
@@ -135,18 +147,6 @@ def _placed(brush: Brush, part: Strip, width: int, aligned: Aligned) -> Strip:
     free = width - part.cell_length
     before = {"left": 0, "center": free // 2, "right": free}[aligned]
     return brush.pad(Strip.join([brush.pad(Strip([]), before), part]) if before else part, width)
-
-
-def _widths(natural: list[int], room: int) -> list[int]:
-    """Return the widths of columns, the widest ones reduced until all fit; [] if they would be too narrow."""
-    room -= BETWEEN.cell_length * (len(natural) - 1)
-    widths = [max(1, width) for width in natural]
-    while sum(widths) > room:
-        widest = widths.index(max(widths))
-        if widths[widest] <= NARROWEST:
-            return []
-        widths[widest] -= 1
-    return widths
 
 
 def markdown(text: str) -> list[Block]:

@@ -23,6 +23,8 @@ from edgespec.text.printable import printable
 Mark = Literal["strong", "emphasis", "strike", "code", "formula", "link", "address", "note"]
 Aligned = Literal["left", "center", "right"]
 
+NARROWEST = 8  # cells of a column whose text is wrapped
+BETWEEN = 3  # cells between two columns
 LONGEST_FORMULA = 4_000  # characters of a formula in a line
 MOST_FORMULA_LINES = 60  # of a formula on separate lines
 ENVIRONMENTS = "equation|align|aligned|alignat|gather|gathered|multline|eqnarray|split|cases|[pbBvV]?matrix"
@@ -109,6 +111,19 @@ class Rows(Part):
 @dataclass(frozen=True, kw_only=True)
 class Rule(Part):
     """A horizontal line."""
+
+
+def column_widths(natural: Sequence[int], room: int) -> list[int]:
+    """Return the widths of the columns of a table, the widest ones reduced until all fit, with three cells between two
+    columns; [] if they would be too narrow. `natural` are the widths of their widest cells."""
+    room -= BETWEEN * (len(natural) - 1)
+    widths = [max(1, width) for width in natural]
+    while sum(widths) > room:
+        widest = widths.index(max(widths))
+        if widths[widest] <= NARROWEST:
+            return []
+        widths[widest] -= 1
+    return widths
 
 
 def new_parser(*, grows: bool = False) -> MarkdownIt:

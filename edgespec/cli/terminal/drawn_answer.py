@@ -17,14 +17,13 @@ from typing import NamedTuple
 from rich.cells import cell_len
 
 from edgespec.text.growing_markdown import GrowingText
-from edgespec.text.markdown import WEB_ADDRESS, Fence, Formula, Mark, Paragraph, Part, Piece, Rows, Signs
+from edgespec.text.markdown import WEB_ADDRESS, Fence, Formula, Mark, Paragraph, Part, Piece, Rows, Signs, column_widths
 from edgespec.text.printable import printable
 from edgespec.text.thinking import CLOSE, OPEN, ThinkingStream
 
 WIDEST = 100  # columns of text that is easy to read
 LEAST = 20  # columns, however narrow the terminal is
 CONTEXT = 200  # lines of code before a new one that decide about its colours
-NARROWEST = 8  # columns of a table's column whose text is wrapped
 SLOW_S, PAUSE = 0.01, 3  # if drawing takes longer than SLOW_S, the next drawing waits PAUSE times as long
 RESET = "\x1b[0m"
 STYLES: dict[Mark, str] = {
@@ -371,8 +370,8 @@ class DrawnAnswer:
 
     def _table(self, part: Rows, room: int) -> list[list[Run]]:
         rows = [[self._runs(cell) for cell in row] for row in part.rows]
-        natural = [max(1, *map(_width, column)) for column in zip(*rows, strict=True)]
-        widths = _widths(natural, room) if self._look.has_lines else []
+        natural = [max(map(_width, column)) for column in zip(*rows, strict=True)]
+        widths = column_widths(natural, room) if self._look.has_lines else []
         if not widths:
             return [*_fields(rows)]
         lines = list[list[Run]]()
@@ -413,18 +412,6 @@ def _stripped(line: list[Run]) -> list[Run]:
     while line and not line[-1].text.strip():
         line.pop()
     return line
-
-
-def _widths(natural: Sequence[int], room: int) -> list[int]:
-    """Return the widths of columns, the widest ones reduced until all fit; [] if they would be too narrow."""
-    room -= 3 * (len(natural) - 1)
-    widths = [*natural]
-    while sum(widths) > room:
-        widest = widths.index(max(widths))
-        if widths[widest] <= NARROWEST:
-            return []
-        widths[widest] -= 1
-    return widths
 
 
 def _fields(rows: Sequence[Sequence[list[Run]]]) -> Iterator[list[Run]]:
