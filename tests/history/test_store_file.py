@@ -428,3 +428,11 @@ def test_a_store_that_was_deleted_is_begun_again(file: Path) -> None:
         assert texts(store) == ["once more"]
     with Store(file) as store:
         assert texts(store) == ["once more"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "why"), [(OSError(13, "Permission denied"), "Permission denied"), (OSError("no server"), "no server")]
+)
+def test_a_file_that_cannot_be_opened_says_why(cause: OSError, why: str) -> None:
+    error = UnreadableError("the chats cannot be read", cause, "look at the file")
+    assert str(error) == f"the chats cannot be read: {why}\n  look at the file"
