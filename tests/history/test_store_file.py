@@ -18,6 +18,7 @@ from talks import ANSWER, PIECES, contents, talk
 
 from edgespec.history import Store, StoreError, UnknownChatError
 from edgespec.history import file as store_file
+from edgespec.history.data import UnreadableError
 from edgespec.history.rescue import rescue
 from edgespec.history.schema import MIGRATIONS, migrate, version_of
 
