@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -122,7 +121,7 @@ class Page:
     async def _listed(self, server: Server, request: Request) -> Response:
         asked = request.query_params
         limit = asked.get("limit", "")
-        n_chats = min(int(limit), MOST_LISTED) if limit.isdecimal() else MOST_LISTED
+        n_chats = min(int(limit[:9]), MOST_LISTED) if limit.isdecimal() else MOST_LISTED
         return await self._answered(partial(self.chats.found, asked.get("query", ""), n_chats))
 
     async def _chat(self, server: Server, request: Request) -> Response:
@@ -160,7 +159,7 @@ class Page:
         def read() -> View:
             try:
                 data = base64.b64decode(text, validate=True)
-            except binascii.Error as error:
+            except ValueError as error:
                 raise BadInputError("data must be base64", "data") from error
             return self.chats.read(name, data)
 

@@ -8,39 +8,55 @@ from __future__ import annotations
 import ipaddress
 import os
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 ROOT = 0
+ESTABLISHED = "01"
 
 
 def is_other_user(client: tuple[str, int], server: tuple[str, int]) -> bool:
-    """Return whether the connection from `client` belongs to another user; False if the system does not say."""
-    ends = (_end(*client), _end(*server))
+    """Return whether the connection from `client` belongs to another user; False if the system does not say.
+
+    A client that has closed its end counts as another user: the system forgets whose it was, but the request is here.
+    """
+    if not any(table.exists() for table in TABLES):
+        return False
+    theirs, ours = _ends(client, server), _ends(server, client)
+    for _ in range(2):  # if the client closes its end during the first look, the second one finds neither end
+        is_connected = False
+        for state, ends, uid, inode in _connections():
+            if ends in theirs:
+                return inode == "0" or uid not in (os.getuid(), ROOT)
+            is_connected |= ends in ours and state == ESTABLISHED
+        if not is_connected:
+            return True
+    return False  # the client is not in these tables, such as a browser on Windows that uses a server in WSL
+
+
+def _connections() -> Iterator[tuple[str, tuple[str, str], int, str]]:
+    """Yield the state, the ends, the user and the inode of each connection; the inode of a closed end is 0."""
     for table in TABLES:
         with suppress(OSError):
             for line in table.read_text(encoding="ascii").splitlines()[1:]:
-                _, local, remote, *rest = line.split()
-                if (_parsed(local), _parsed(remote)) == ends:
-                    return int(rest[4]) not in (os.getuid(), ROOT)
-    return False
+                _, local, remote, state, _, _, _, uid, _, inode, *_ = line.split()
+                yield state, (local, remote), int(uid), inode
 
 
-End = tuple[ipaddress.IPv4Address | ipaddress.IPv6Address, int]
+def _ends(one: tuple[str, int], other: tuple[str, int]) -> list[tuple[str, str]]:
+    """Return the ends of a connection as the tables write them: IPv4 addresses are in both tables."""
+    return [*zip(_written(*one), _written(*other), strict=True)]
 
 
-def _end(host: str, port: int) -> End:
-    return _mapped(ipaddress.ip_address(host)), port
+def _written(host: str, port: int) -> list[str]:
+    """Return an end of a connection as the tables write it: words of the address in the order of this machine."""
+    address = ipaddress.ip_address(host)
+    four = address if address.version == 4 else address.ipv4_mapped
+    packed = [address.packed] if four is None else [four.packed, bytes(10) + b"\xff\xff" + four.packed]
+    return [_words(each) + f":{port:04X}" for each in packed]
 
 
-def _parsed(text: str) -> End:
-    """Return an end of a connection as the kernel writes it: words of the address in the order of this machine."""
-    address, _, port = text.partition(":")
-    words = [int(address[start : start + 8], 16) for start in range(0, len(address), 8)]
-    return _mapped(ipaddress.ip_address(struct.pack(f"={len(words)}I", *words))), int(port, 16)
-
-
-def _mapped(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    """Return an IPv4 address that is written as an IPv6 address as what it is."""
-    return getattr(address, "ipv4_mapped", None) or address
+def _words(packed: bytes) -> str:
+    return "".join(f"{word:08X}" for (word,) in struct.iter_unpack("=I", packed))
