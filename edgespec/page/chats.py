@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 
 from edgespec.chat.attachments import Attachment, attachment, delete_chats, kept_file
@@ -50,6 +51,7 @@ class Chats(Closable):
         self._opening = threading.Lock()
         self._store: Store | None = None
         self._unsaved: dict[str, Session] = {}  # chats that the store does not accept now, by their ids
+        self._answering: set[Session] = set()
 
     @property
     def store(self) -> Store:
@@ -84,6 +86,18 @@ class Chats(Closable):
             session.load(offer.settings)
         return session
 
+    @contextmanager
+    def answering(self, offer: Offer, chat: str | None, served: Served) -> Iterator[Session]:
+        """Yield a chat, or a new one, for an answer of a loaded model. The chat is saved at the end."""
+        session = self.session(offer, chat, served)
+        self._answering.add(session)
+        try:
+            yield session
+        finally:
+            self._answering.discard(session)
+            with suppress(StoreError):  # it was reported, or a worse error is
+                self.settle(session)
+
     def _opened(self, offer: Offer, chat: str | None) -> Session:
         stored = self.store.chat_settings(self.store.find(chat).id).get("model") if chat else None
         begun = replace(offer.settings, model=str(stored)) if stored else offer.settings
@@ -117,18 +131,15 @@ class Chats(Closable):
         wanted = Fields(body)
         id, action = wanted.text("id"), wanted.text("action")
         if action == "delete":
-            self.store.find(id)
-            delete_chats(self.store, [id])
-            remove_states([id])
-            return {"deleted": id}
+            return {"deleted": self._deleted(id)}
         session = self.session(offer, id)
         chat, more = session.chat, View()
         if action == "rename":
             chat.rename(wanted.text("title"))
         elif action == "pin":
-            self.store.pin(id, wanted.flag("pinned", True))
+            self.store.pin(chat.id, wanted.flag("pinned", True))
         elif action == "move":
-            self.store.move(id, wanted.text("folder"))
+            self.store.move(chat.id, wanted.text("folder"))
         elif action == "switch":
             chat.switch(wanted.text("key"))
         elif action == "fork":
@@ -144,6 +155,16 @@ class Chats(Closable):
             raise wrong("action", "be rename, pin, move, switch, fork, undo, set, system or delete", action)
         self.settle(session)
         return views.chat(self.store, chat, usual_settings(offer), places) | more
+
+    def _deleted(self, chat: str) -> str:
+        """Delete a chat, and return its id. Raises UsageError while it is answered, StoreError."""
+        id = self.store.find(chat).id
+        if any(session.chat.id == id for session in [*self._answering]):  # its end would save the chat again
+            raise UsageError("this chat is being answered", hint="stop the answer first")
+        delete_chats(self.store, [id])
+        remove_states([id])
+        self._unsaved.pop(id, None)  # what waits to be saved would bring it back
+        return id
 
     @staticmethod
     def _show_up_to(session: Session, key: str) -> None:

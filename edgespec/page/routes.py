@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncGenerator, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +17,6 @@ from edgespec import __version__
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
-from edgespec.history import StoreError
 from edgespec.page import views
 from edgespec.page.chats import Chats, image_data, usual_settings
 from edgespec.page.same_user import is_other_user
@@ -184,12 +182,8 @@ class Page:
             name, chat = fields.text("model"), fields.text("chat") or None
 
             def answered(served: Served, emit: Emit) -> None:
-                session = self.chats.session(place.offer, chat, served)
-                try:
+                with self.chats.answering(place.offer, chat, served) as session:
                     work(PageAnswer(self.chats, self.calls, session, body, cancel), emit)
-                finally:
-                    with suppress(StoreError):  # it was reported, or a worse error is
-                        self.chats.settle(session)
 
             async def events() -> AsyncGenerator[JsonObject, None]:
                 if place.living is None:

@@ -115,6 +115,30 @@ def test_changes_of_a_chat(page: PageClient) -> None:
     assert page.get("chat", id=fork["id"])["turns"]
 
 
+def test_a_chat_is_changed_by_the_beginning_of_its_id(page: PageClient) -> None:
+    id = page.ask("Hello")["id"]
+    page.post("chat", id=id[:8], action="pin")
+    page.post("chat", id=id[:8], action="move", folder="Work")
+    [info] = [each for each in page.get("chats")["chats"] if each["id"] == id]
+    assert (info["pinned"], info["folder"]) == (True, "Work")
+    assert page.post("chat", id=id[:8], action="delete") == {"deleted": id}
+    assert page.get("chat", 400, id=id)["error"]["message"].startswith("there is no chat")
+
+
+def test_a_chat_that_is_answered_is_not_deleted(page: PageClient) -> None:
+    with page.stream(chat=None, text="Count", settings={"regex": "[a-z]{4000}", "max-tokens": "1500"}) as events:
+        id = next(events)["id"]
+        next(event for event in events if event["type"] == "token")
+        error = page.post("chat", 400, id=id, action="delete")["error"]
+        assert "being answered" in error["message"]
+    for _ in range(200):
+        if page.server.served.n_open == 0:
+            break
+        time.sleep(0.05)
+    page.post("chat", id=id, action="delete")
+    assert id not in [each["id"] for each in page.get("chats")["chats"]]
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [
@@ -169,7 +193,9 @@ def test_an_image_is_kept_and_shown(page: PageClient) -> None:
         assert "not here" in page.get("image", 400, name=name)["error"]["message"]
 
 
-@pytest.mark.parametrize(("data", "why"), [("?", "base64"), (base64.b64encode(b"\0\1\2\xff" * 9).decode(), "binary")])
+@pytest.mark.parametrize(
+    ("data", "why"), [("?", "base64"), ("é", "base64"), (base64.b64encode(b"\0\1\2\xff" * 9).decode(), "binary")]
+)
 def test_files_that_cannot_be_read_say_why(page: PageClient, data: str, why: str) -> None:
     assert why in page.post("files", 400, name="thing.txt", data=data)["error"]["message"]
 
@@ -180,7 +206,8 @@ def test_search_finds_messages_of_all_chats(page: PageClient) -> None:
     assert [each["id"] for each in found["chats"]] == [chat["id"]]
     [hit] = [each for each in found["hits"] if each["role"] == "user"]
     assert (hit["key"], "\x02xylophone\x03" in hit["snippet"]) == (chat["turns"][0]["key"], True)
-    assert page.get("chats", limit="1")["chats"][0]["id"]
+    assert len(page.get("chats", limit="1")["chats"]) == 1
+    assert page.get("chats", limit="9" * 5000)["chats"]
 
 
 def test_the_tokens_of_an_answer_have_their_drafters(page: PageClient) -> None:

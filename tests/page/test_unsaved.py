@@ -46,6 +46,16 @@ def test_a_chat_on_a_full_disk_is_kept_and_saved_later(page: PageClient, monkeyp
     assert page.chats._unsaved == {}
 
 
+def test_a_deleted_chat_is_not_saved_by_what_waited(page: PageClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = page.ask("Hello")["id"]
+    with monkeypatch.context() as patch:
+        fill(patch)
+        page.post("chat", 503, id=id, action="rename", title="New")
+    page.post("chat", id=id, action="delete")
+    assert page.chats._unsaved == {}
+    assert page.get("chat", 400, id=id)["error"]["message"].startswith("there is no chat")
+
+
 def test_a_chat_that_cannot_be_saved_at_the_end_is_in_a_file(
     page: PageClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
