@@ -76,7 +76,11 @@ def shown_name(path: Path) -> str:
         inside = Path(os.path.relpath(path))
         if ".." not in inside.parts and not inside.is_absolute():
             path = inside
-    name = path.name if path.is_absolute() or ".." in path.parts else path.as_posix()
+    return unlike_words(path.name if path.is_absolute() or ".." in path.parts else path.as_posix())
+
+
+def unlike_words(name: str) -> str:
+    """Return the name of a file with "./" in front if it has neither a dot nor a slash."""
     return name if "." in name or "/" in name else f"./{name}"
 
 

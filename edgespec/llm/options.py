@@ -107,7 +107,7 @@ def asked(prompt: str | Messages, options: AnswerOptions, own: Mapping[str, obje
 
 def _turns(messages: Messages) -> tuple[Message, ...]:
     hint = 'messages are a list such as [{"role": "user", "content": "Hello"}]'
-    if not isinstance(messages, Iterable):
+    if isinstance(messages, Mapping | bytes) or not isinstance(messages, Iterable):
         raise UsageError(f"{shown(messages)} is neither a text nor a list of messages", hint=hint)
     said = list[Message]()
     for message in messages:

@@ -268,6 +268,8 @@ class Answer(Closable, Iterator[TokenEvent]):
         return event
 
     async def __aiter__(self) -> AsyncIterator[TokenEvent]:
+        if self._has_ended:
+            return
         with self:
             async for _, event in self.stream:
                 self._note(event)
@@ -277,7 +279,7 @@ class Answer(Closable, Iterator[TokenEvent]):
     def completion(self) -> Completion:
         """The whole answer, with all that is known of it. Raises UsageError if it was closed before its end."""
         self._wait()
-        if not (self._read and self._read[-1].is_last):
+        if not self._has_ended:
             what, hint = "this answer was closed before its end", "text has the part until then"
             raise UsageError(what, hint=hint)
         return Completion.of(self._read)
@@ -326,7 +328,7 @@ class Answer(Closable, Iterator[TokenEvent]):
         """Return the text until now. It does not wait, because debuggers call it."""
         if not self._read:
             return "<Answer: print() waits for its text>"
-        return f"<Answer: {self._text_so_far!r}{'' if self._read[-1].is_last else '...'}>"
+        return f"<Answer: {self._text_so_far!r}{'' if self._has_ended else '...'}>"
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Wait for the answer, and show its text in IPython."""
@@ -339,6 +341,10 @@ class Answer(Closable, Iterator[TokenEvent]):
         if not (reasoning := self.reasoning):
             return self.content
         return f"<details>\n<summary>Thinking</summary>\n\n{reasoning}\n\n</details>\n\n{self.content}"
+
+    @property
+    def _has_ended(self) -> bool:
+        return bool(self._read) and self._read[-1].is_last
 
     def _wait(self) -> None:
         for _ in self:

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 
 from edgespec.chat.attachments import Attachment, attachment, delete_chats, kept_file
+from edgespec.chat.paths import unlike_words
 from edgespec.chat.session import Session
 from edgespec.chat.settings import ChatSettings
 from edgespec.chat.states import remove_states
@@ -27,6 +28,7 @@ from edgespec.requests.fields import Fields
 from edgespec.serve.pool import Offer, Place
 from edgespec.serve.served import Served
 from edgespec.settings import AnswerSettings
+from edgespec.text.printable import one_line
 from edgespec.tools.toolbox import Toolbox
 
 READ_S = 120.0  # for a document
@@ -206,6 +208,7 @@ class Chats(Closable):
     @staticmethod
     def read(name: str, data: bytes) -> View:
         """Read a file that was added to a message."""
+        name = unlike_words(one_line(name))
         kind = kind_of(name, data[:8])
         if kind and not has_image_name(name):
             document = read_data(name, data, kind, READ_S)

@@ -181,6 +181,13 @@ def test_files_become_part_of_the_message(page: PageClient) -> None:
         assert "1,2" in store.path(store.find(chat["id"]).head)[0].content
 
 
+@pytest.mark.parametrize(("name", "shown"), [("Makefile", "./Makefile"), ("a\nb.csv", "a b.csv"), ("notes", "./notes")])
+def test_files_with_odd_names_stay_apart_from_the_text(page: PageClient, name: str, shown: str) -> None:
+    read = page.post("files", name=name, data=base64.b64encode(b"all: it").decode())
+    turn = page.ask("What is it?", files=[{key: read[key] for key in ("name", "about", "text")}])["turns"][0]
+    assert ([file["name"] for file in turn["files"]], turn["text"]) == ([shown], "What is it?")
+
+
 def test_an_image_is_kept_and_shown(page: PageClient) -> None:
     kept = page.post("files", name="dot.png", data=base64.b64encode(PNG).decode())
     assert (kept["kind"], kept["about"]) == ("image", "1x1")

@@ -275,6 +275,16 @@ def test_asyncio_gives_the_same_answers(llm: Runtime) -> None:
     assert "".join(token.text for token in chat) == answered.text == want_chat.text
 
 
+def test_an_answer_that_was_read_has_no_more_tokens(llm: Runtime) -> None:
+    async def read_again(answer: Answer) -> list[TokenEvent]:
+        return [token async for token in answer]
+
+    answer = llm.chat([QUESTION], max_tokens=4)
+    assert len(asyncio.run(read_again(answer))) == 5
+    assert str(answer) == llm.complete([QUESTION], max_tokens=4).text
+    assert asyncio.run(read_again(answer)) == [*answer] == []
+
+
 def test_asyncio_raises_what_the_answer_raises(llm: Runtime) -> None:
     with pytest.raises(UsageError, match="the context holds"):
         asyncio.run(llm.acomplete(TOO_LONG))
