@@ -53,20 +53,22 @@ class Side:
         return self.settings.pace == "off" or self.settings.spec_type == "none"
 
 
+def named(changes: str) -> list[tuple[str, str]]:
+    """Return the names and values of changes such as "temp=0.5 pace=off" or "MODEL draft=none". Raises UsageError."""
+    try:
+        words = [word.partition("=") for word in shlex.split(changes)]
+    except ValueError as error:
+        raise UsageError(f"{changes!r} cannot be read", why=str(error)) from error
+    return [(name, value) if has_value else ("model", name) for name, has_value, value in words]
+
+
 def side_of(session: Session, changes: str) -> Side:
     """Parse changes such as "temp=0.5 pace=off" or "MODEL draft=none".
 
     Names are those of /set, `model` and `draft`; a word without a name is a model. Raises UsageError.
     """
     settings, loads = session.chat.settings, session.load_settings
-    try:
-        words = shlex.split(changes)
-    except ValueError as error:
-        raise UsageError(f"{changes!r} cannot be read", why=str(error)) from error
-    for word in words:
-        name, has_value, value = word.partition("=")
-        if not has_value:
-            name, value = "model", word
+    for name, value in named(changes):
         if name == "model":
             loads = drafting_with(loads, None).for_model(value)
         elif name == "draft":

@@ -10,7 +10,7 @@ from edgespec.core.sampling import SamplingSettings
 from edgespec.core.setting import Facts, SettingError, facts_of, long_name, with_names
 from edgespec.errors import UsageError, did_you_mean
 from edgespec.llama.compiler import settled
-from edgespec.llama.constraint import constraint_text
+from edgespec.llama.constraint import constraint_text, is_text
 from edgespec.models.names.catalog import SAMPLING
 from edgespec.models.names.catalog import SETTINGS as CATALOGUED
 from edgespec.settings import CONSTRAINTS, LARGEST, AnswerSettings, LoadSettings, Request, option_of
@@ -107,6 +107,11 @@ class Setting:
         if isinstance(value, tuple):
             value = ", ".join(map(_quoted, value))
         return str(value) or NONE
+
+    def names_file(self, text: str) -> bool:
+        """Return whether a text is the name of a file, which has the constraint."""
+        text = text.strip()
+        return self.field in CONSTRAINTS and text not in ("", NONE) and not is_text(self.field, text)
 
     def parse(self, text: str) -> object:
         """Return the value that a text means. Raises UsageError."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
 
 from edgespec.chat.attachments import Attachment, attachment, delete_chats, kept_file
 from edgespec.chat.paths import unlike_words
 from edgespec.chat.session import Session
-from edgespec.chat.settings import ChatSettings
+from edgespec.chat.settings import ChatSettings, setting
 from edgespec.chat.states import remove_states
 from edgespec.chat.transcript import messages_of, rescue, to_jsonl, to_markdown
 from edgespec.closable import Closable
@@ -253,7 +253,17 @@ def texts_in(body: Fields) -> dict[str, str]:
     settings = body.mapping("settings")
     if bad := [name for name, value in settings.items() if not isinstance(value, str)]:
         raise BadInputError(f"settings.{bad[0]} must be a string", f"settings.{bad[0]}")
+    check_constraints(settings.items())
     return settings
+
+
+def check_constraints(settings: Iterable[tuple[str, str]]) -> None:
+    """Raise UsageError for a constraint that is the name of a file: a client could learn what is in it."""
+    for name, value in settings:
+        if name not in ("model", "draft") and setting(name).names_file(value):
+            raise UsageError(
+                f"{name} must be a text, not the name of a file", why="the page reads no files of the server"
+            )
 
 
 def index_of(session: Session, key: str) -> int:

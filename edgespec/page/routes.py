@@ -147,7 +147,7 @@ class Page:
         text, name = await in_thread(
             partial(self.chats.export, asked.get("id", ""), asked.get("format", "md")), "exports a chat"
         )
-        headers = OWN | {"Content-Disposition": f'attachment; filename="{name}"'}
+        headers = OWN | {"Cache-Control": "no-store", "Content-Disposition": f'attachment; filename="{name}"'}
         return PlainTextResponse(text, headers=headers)
 
     async def _read(self, server: Server, request: Request) -> Response:

@@ -8,14 +8,14 @@ from secrets import token_hex
 from typing import cast, get_args
 
 from edgespec.cancel import CancelFlag
-from edgespec.chat.comparing import PLAIN, AnswerComparison, Side, side_of
+from edgespec.chat.comparing import PLAIN, AnswerComparison, Side, named, side_of
 from edgespec.chat.events import Added, ChatEvents, Notice
 from edgespec.chat.session import Session
 from edgespec.errors import UsageError
 from edgespec.events import TokenEvent
 from edgespec.history import StoreError
 from edgespec.page import views
-from edgespec.page.chats import Chats, index_of, texts_in
+from edgespec.page.chats import Chats, check_constraints, index_of, texts_in
 from edgespec.page.views import View
 from edgespec.requests.bad_input import JsonObject, wrong
 from edgespec.requests.fields import Fields
@@ -127,6 +127,8 @@ class PageAnswer:
         sides = self._fields.take("sides", ["", PLAIN])
         if not isinstance(sides, list) or len(sides) != 2 or not all(isinstance(side, str) for side in sides):
             raise wrong("sides", "be a list of two texts", sides)
+        for side in sides:
+            check_constraints(named(side))
         first, second = (side_of(self._session, side) for side in sides)
         if first.loads or second.loads:
             raise UsageError("a race here is between settings of one model")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import time
 from itertools import islice
+from pathlib import Path
 
 import pytest
 from page_client import PageClient, View, of, text_of
@@ -154,6 +155,24 @@ def test_wrong_changes_are_refused(page: PageClient, body: View, why: str) -> No
     chat = page.ask("Hello")["id"]
     assert why in page.post("chat", 400, id=chat, **body)["error"]["message"]
     assert len(page.get("chat", id=chat)["turns"]) == 2
+
+
+@pytest.mark.parametrize(("name", "text"), [("grammar", 'root ::= "a"'), ("json-schema", '{"const": "a"}')])
+def test_constraints_are_texts_and_no_files_of_the_server(
+    page: PageClient, tmp_path: Path, name: str, text: str
+) -> None:
+    file = tmp_path / "constraint"
+    file.write_text(text)
+    id = page.ask("Hello")["id"]
+    requests: list[tuple[str, View]] = [
+        ("chat", {"id": id, "action": "set", "settings": {name: str(file)}}),
+        ("answer", {"chat": id, "text": "x", "settings": {name.replace("-", "_"): f" {file}"}}),
+        ("race", {"chat": id, "text": "x", "sides": ["", f"{name}={file}"]}),
+    ]
+    for path, body in requests:
+        assert "reads no files" in page.post(path, 400, **body)["error"]["message"]
+    assert name in page.post("chat", id=id, action="set", settings={name: text})["settings"]
+    assert name not in page.post("chat", id=id, action="set", settings={name: "none"})["settings"]
 
 
 def test_wrong_answers_are_refused_before_anything_is_saved(page: PageClient) -> None:
