@@ -109,6 +109,8 @@ def handle_signals(driver: LinuxDriver, keep: Callable[[], object]) -> None:
     def resume() -> None:
         """Draw the screen again. Textual 8.2.8 knows only of stops by its own key: after another one it would start its
         threads twice, and leave the screen blank."""
+        if driver._app._exit:  # nothing would end the threads again: a terminal that goes continues its programs, too
+            return
         if driver._auto_restart and not driver._must_signal_resume:
             driver.suspend_application_mode()
             driver._must_signal_resume = True

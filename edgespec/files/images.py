@@ -24,6 +24,9 @@ ORIENTATION = 0x0112  # the tag of the rotation in the data of a camera
 MOST_ASPECT = 200  # the longer side by the shorter one; projectors refuse such images, or scale them to nothing
 
 
+_STARTS = {b"\x89PNG\r\n\x1a\n": "png", b"\xff\xd8\xff": "jpeg", b"GIF87a": "gif", b"GIF89a": "gif", b"BM": "bmp"}
+
+
 class Size(NamedTuple):
     """Width and height in pixels, after the rotation that the file asks for."""
 
@@ -41,8 +44,14 @@ def has_image_name(path: str) -> bool:
 
 def is_image(data: bytes) -> bool:
     """Return whether a file begins as those of images do."""
-    starts = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a", b"BM")
-    return data.startswith(starts) or (data[:4] == b"RIFF" and data[8:12] == b"WEBP")
+    return bool(media_type(data))
+
+
+def media_type(data: bytes) -> str:
+    """Return the media type of an image by the first bytes of its file; "" for other files."""
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        return "image/webp"
+    return next((f"image/{kind}" for start, kind in _STARTS.items() if data.startswith(start)), "")
 
 
 def size_of_image(data: bytes, name: str = "the image") -> Size:

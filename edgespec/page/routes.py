@@ -17,6 +17,7 @@ from edgespec import __version__
 from edgespec.cancel import CancelFlag
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
+from edgespec.files.images import media_type
 from edgespec.page import views
 from edgespec.page.chats import Chats, image_data, usual_settings
 from edgespec.page.same_user import is_other_user
@@ -105,10 +106,11 @@ class Page:
         offer = (await server.pool.place("")).offer
 
         def state() -> View:
+            models = {place.offer.name: view for place in places if (view := views.model(place)) is not None}
             return {
                 "version": __version__,
-                "models": [view for place in places if (view := views.model(place)) is not None],
-                "model": offer.name,
+                "models": [*models.values()],
+                "model": offer.name if offer.name in models else next(iter(models), None),
                 "settings": views.settings(usual_settings(offer)),
                 "saved": self.chats.store.unwritable is None,
                 "tools": self.chats.tool_servers,
@@ -139,8 +141,9 @@ class Page:
 
     async def _image(self, server: Server, request: Request) -> Response:
         data = await in_thread(partial(image_data, request.query_params.get("name", "")), "reads an image")
-        kind = "image/png" if data.startswith(b"\x89PNG") else "image/jpeg"
-        return Response(data, media_type=kind, headers=OWN | {"Content-Security-Policy": "default-src 'none'"})
+        return Response(
+            data, media_type=media_type(data), headers=OWN | {"Content-Security-Policy": "default-src 'none'"}
+        )
 
     async def _export(self, server: Server, request: Request) -> Response:
         asked = request.query_params

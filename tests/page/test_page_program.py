@@ -55,3 +55,11 @@ def test_tools_of_a_file_are_those_of_the_page(tmp_path: Path) -> None:
     (tmp_path / "tools.json").write_text(json.dumps({"mcpServers": {"one": {"command": "false", "extra": 1}}}))
     with program(tmp_path, "--only", "--mcp-config", "tools.json") as (_, url):
         assert httpx2.get(f"{url}/page/state").json()["tools"] == ["one"]
+
+
+def test_a_server_beyond_this_machine_has_the_page_only_if_asked(tmp_path: Path) -> None:
+    for args, status in (([], 404), (["--page"], 200)):
+        with program(tmp_path, "--only", "--host", "0.0.0.0", *args, EDGESPEC_API_KEY="secret") as (_, url):
+            here = url.replace("0.0.0.0", "127.0.0.1")
+            found = httpx2.get(f"{here}/page/chats", headers={"Authorization": "Bearer secret"})
+            assert found.status_code == status

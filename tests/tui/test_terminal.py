@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import signal
 import sys
 import threading
+from typing import TYPE_CHECKING, cast
+from unittest.mock import Mock
 
 import pytest
 
-from edgespec.tui.terminal import ask_terminal, draws_pictures, theme_for
+from edgespec.tui.terminal import ask_terminal, draws_pictures, handle_signals, theme_for
+
+if TYPE_CHECKING:
+    from textual.drivers.linux_driver import LinuxDriver
 
 WHITE, BLACK = b"\x1b]11;rgb:ffff/ffff/ffff\x1b\\\x1b[?62;c", b"\x1b]11;rgb:1e/1e/2e\x07\x1b[?6c"
 
@@ -86,3 +93,19 @@ def test_a_terminal_that_does_not_answer_is_not_waited_for(
     talking.join()
     os.close(screen)
     assert asked[0].startswith(b"\x1b]11;?")
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGCONT"), reason="needs signals of POSIX")
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_program_that_leaves_does_not_draw_again_when_its_terminal_goes(leaves: bool) -> None:
+    """The system continues the programs of a terminal that goes. Threads that were started then would never end."""
+    driver = Mock(_auto_restart=True, _must_signal_resume=False)
+    driver._app._exit = leaves
+
+    async def continued() -> None:
+        handle_signals(cast("LinuxDriver", driver), lambda: None)
+        os.kill(os.getpid(), signal.SIGCONT)
+        await asyncio.sleep(0.05)
+
+    asyncio.run(continued())
+    assert driver._sigcont_application.called is driver.suspend_application_mode.called is not leaves

@@ -90,9 +90,10 @@ class ServeOptions(Options):
         "Server", "--queue", type=Integer(0), default=256,
         help="Requests that may wait for a model; more are refused with status 503.",
     ))
-    page: bool = value_of(option(
-        "Server", "--page/--no-page", default=True,
-        help="Serve a page for browsers, which shows your chats and can continue them.",
+    page: bool | None = value_of(option(
+        "Server", "--page/--no-page", default=None, show_default="--page, but --no-page beyond this machine",
+        help="Serve a page for browsers, which shows your chats and can continue them. Every client with the key can "
+        "read, change and delete them.",
     ))
     opens: bool = value_of(option("Server", "--open", "opens", is_flag=True, help="Open the page in a browser."))
     mcp_config: Path | None = value_of(advanced(MCP_CONFIG))
@@ -199,17 +200,18 @@ def _shared(first: LoadSettings) -> LoadSettings:
 
 @contextmanager
 def _page(call: Call[ServeOptions]) -> Iterator[Sequence[Route]]:
-    """Yield the endpoints of the page; none with --no-page. Its chats can call tools of --mcp-config, and on a server
-    for this machine only those of the user's file, too."""
+    """Yield the endpoints of the page, or none. Its chats can call tools of --mcp-config, and on a server for this
+    machine only those of the user's file, too."""
     options = call.options
-    if not options.page:
+    is_here = is_loopback(options.host)
+    if not (is_here if options.page is None else options.page):
         yield []
         return
     from edgespec.page.chats import Chats
     from edgespec.page.routes import Page
     from edgespec.tools.toolbox import Toolbox
 
-    has_tools = options.mcp_config is not None or is_loopback(options.host)
+    has_tools = options.mcp_config is not None or is_here
     tools = open_toolbox(options.mcp_config, call.output.note) if has_tools else nullcontext(Toolbox([]))
     with tools as toolbox, Chats(toolbox, call.output.note) as chats:
         yield Page(chats, has_key=bool(options.api_key)).routes()
