@@ -18,7 +18,7 @@ from edgespec.tui.plain import Horizontal, Static
 HINTS = (
     ("Enter", "send a message"),
     ("/", "list the commands"),
-    ("F1", "list the keys"),
+    ("F1", "list commands and keys"),
     ("Ctrl+B", "show your chats"),
     ("Ctrl+L", "choose a model"),
     ("F6", "choose a persona"),

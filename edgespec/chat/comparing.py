@@ -14,8 +14,9 @@ import shlex
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from time import perf_counter
 
 from edgespec.cancel import CancelFlag
@@ -26,6 +27,7 @@ from edgespec.chat.settings import ChatSettings, changed, setting
 from edgespec.core.stats import Stats
 from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.events import Progress, TokenEvent
+from edgespec.history import StoreError, TokenRecord, Turn
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import rate
 
@@ -106,7 +108,13 @@ class Lane:
     events: list[TokenEvent] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)  #: when each event came
     begun_s: float | None = None  #: when the answer was asked for, on the clock of `perf_counter`
-    key: str | None = None  #: the key of its message, None while there is no message
+    turn: Turn | None = None  #: its message, None while there is none
+    pieces: Sequence[TokenRecord] = ()
+
+    @property
+    def key(self) -> str | None:
+        """The key of its message."""
+        return None if self.turn is None else self.turn.key
 
     def take(self, event: TokenEvent) -> None:
         """Add an event that comes now."""
@@ -198,8 +206,11 @@ class AnswerComparison:
             self.running = number
             with self._as(self.sides[number], cancel, progress):
                 self._answer(number, "" if number != order[0] else self.text, cancel, heard)
-        if key := self.had or self.lanes[0].key or self.lanes[1].key:
-            self.session.chat.switch(key)
+        keys = [lane.key for lane in self.lanes]
+        if self.had is not None and self.had not in keys:
+            self.session.chat.switch(self.had)
+        elif any(keys):
+            self._switch(keys.index(self.had or next(filter(None, keys))))
 
     def replayed(self, now_s: float) -> tuple[int | None, float]:
         """Return which answer is replayed while the other one is generated, None for none, and since how many
@@ -217,7 +228,17 @@ class AnswerComparison:
             raise UsageError("there is no such answer")
         if self._chat != self.session.chat.saved_id:
             raise UsageError("those answers are in another chat", hint="/load opens it")
-        self.session.chat.switch(key)
+        self._switch(number)
+
+    def _switch(self, number: int) -> None:
+        """Continue the chat from the answer of side `number`. Equal answers are one message, which gets the figures and
+        the tokens of this side."""
+        chat, turn, store = self.session.chat, self.lanes[number].turn, self.session.store
+        assert turn is not None
+        if turn.answer is not None and turn.key == self.lanes[1 - number].key:
+            about = (chat.id, turn.parent, turn.content, turn.answer, self.lanes[number].pieces)
+            chat.writes.write(partial(store.finish, None, *about))
+        chat.switch(turn.key)
 
     def _answer(self, number: int, asks: str, cancel: CancelFlag, heard: Callable[[int], None]) -> None:
         session, lane = self.session, self.lanes[number]
@@ -232,7 +253,10 @@ class AnswerComparison:
                 lane.take(event)
                 heard(number)
         last, self._chat = session.chat.turns[-1], session.chat.saved_id
-        lane.key = last.key if last.role == "assistant" else None
+        if last.role == "assistant":
+            lane.turn = last
+            with suppress(StoreError):
+                lane.pieces = session.store.pieces(last.key)
 
     @contextmanager
     def _as(self, side: Side, cancel: CancelFlag, progress: Progress | None) -> Iterator[None]:

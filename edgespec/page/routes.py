@@ -111,6 +111,7 @@ class Page:
                 "version": __version__,
                 "models": [*models.values()],
                 "model": offer.name if offer.name in models else next(iter(models), None),
+                "system": offer.system,
                 "settings": views.settings(usual_settings(offer)),
                 "saved": self.chats.store.unwritable is None,
                 "tools": self.chats.tool_servers,

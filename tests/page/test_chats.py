@@ -246,7 +246,8 @@ def test_the_tokens_of_an_answer_have_their_drafters(page: PageClient) -> None:
 
 
 def test_a_race_answers_twice_and_compares(page: PageClient) -> None:
-    events = page.answer("race", chat=None, text="One two three", settings={"temp": "0", "max-tokens": "16"})
+    settings = {"temp": "0", "max-tokens": "24", "pace": "fixed:4"}
+    events = page.answer("race", chat=None, text="One two one two one two one two", settings=settings)
     lanes = [event for event in of(events, "token") if event["lane"] == 0]
     others = [event for event in of(events, "token") if event["lane"] == 1]
     assert text_of(lanes) == text_of(others)
@@ -255,6 +256,13 @@ def test_a_race_answers_twice_and_compares(page: PageClient) -> None:
     [result] = of(events, "result")
     assert result["differs_at"] is None
     assert events[-1]["turn"]["text"] == text_of(lanes)
+    drafted, plain = (lane["stats"] for lane in result["lanes"])
+    assert events[-1]["turn"]["stats"]["passes"] == drafted["passes"] < plain["passes"]
+    chat = page.get("chat", id=events[-1]["chat"]["id"])
+    kept = chat["turns"][1]
+    assert kept["stats"]["drafters"] == drafted["drafters"]
+    tokens = page.get("tokens", chat=chat["id"], key=kept["key"])["tokens"]
+    assert sum(drafter != "" for _, drafter, _ in tokens) == drafted["accepted"] > 0
     error = page.post("race", 400, chat=None, text="x", sides=["", "demo:draft"])["error"]
     assert "one model" in error["message"]
 
@@ -271,5 +279,5 @@ def test_an_export_is_that_of_the_terminal(page: PageClient) -> None:
 def test_the_state_lists_models_and_settings(page: PageClient) -> None:
     state = page.get("state")
     assert [model["name"] for model in state["models"]] == ["demo"]
-    assert state["models"][0]["state"] == "loaded"
+    assert (state["models"][0]["state"], state["system"]) == ("loaded", "")
     assert {setting["name"] for setting in state["settings"]} >= {"temp", "max-tokens", "pace"}

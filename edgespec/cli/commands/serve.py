@@ -337,7 +337,8 @@ def _shower(output: Output, *, as_json: bool) -> Callable[[Record], None]:
             return
         for note in record.get("notes", ()):
             output.note(note)
-        if output.quiet or record["path"] in ("/health", "/metrics"):
+        is_of_page = record["method"] == "GET" and record["path"].startswith("/page/")  # dozens, for each start of it
+        if output.quiet or is_of_page or record["path"] in ("/health", "/metrics"):
             return
         parts = [f"{record['method']} {record['path']} {record['status']}", f"{record['seconds']:.2f} s"]
         if "tokens" in record:

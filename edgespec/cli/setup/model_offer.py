@@ -60,6 +60,8 @@ def choose_model(output: Output, small: str, plan: Plan) -> str:
         wanted = f"it needs {best[0].row.size} on the disk, and {size_of(free_bytes)} are free"
         output.note(f"{best[0].row.name} would suit this machine, but {wanted}")
     if not choices:
+        if fitting:
+            output.note("larger models suit this machine ('edgespec ls --catalog'), but the hub does not answer now")
         return ""
     choices.append(_small_choice(machine, next(row for row in rows if row.name == small)))
     output.explain(_shown(choices, machine))

@@ -4,7 +4,7 @@ import { get, post } from "./api.js";
 import { keep, kept } from "./kept.js";
 
 export const app = {
-  state: { models: [], model: "", settings: [], saved: true },
+  state: { models: [], model: "", system: "", settings: [], saved: true },
   chat: newChat(),
   answers: new Set(), // answers that are being generated, of any chat
   showsDrafters: kept("drafters") === "on",

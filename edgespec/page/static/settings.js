@@ -53,7 +53,7 @@ export function showSettings() {
 function systemPrompt() {
   const field = el("textarea", {
     rows: "4",
-    value: app.chat.system,
+    value: app.chat.id || app.chat.hasOwnSystem ? app.chat.system : app.state.system,
     placeholder: "Instructions that the model reads before all messages",
     dir: "auto",
     "aria-label": "System prompt",
