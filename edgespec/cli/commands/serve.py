@@ -91,9 +91,8 @@ class ServeOptions(Options):
         help="Requests that may wait for a model; more are refused with status 503.",
     ))
     page: bool | None = value_of(option(
-        "Server", "--page/--no-page", default=None, show_default="--page, but --no-page beyond this machine",
-        help="Serve a page for browsers, which shows your chats and can continue them. Every client with the key can "
-        "read, change and delete them.",
+        "Server", "--page/--no-page", default=None, show_default="only on this machine",
+        help="Serve a page for browsers with your chats, which every client with the key can read and change.",
     ))
     opens: bool = value_of(option("Server", "--open", "opens", is_flag=True, help="Open the page in a browser."))
     mcp_config: Path | None = value_of(advanced(MCP_CONFIG))
