@@ -428,7 +428,7 @@ def test_on_different_devices_they_do(
 def test_what_cannot_overlap_says_why(tmp_path: Path) -> None:
     assert loaded(overlap="on", spec_tree=4) == (
         False,
-        ["drafting is not overlapped: only chains can be drafted ahead, not trees (--spec-tree)"],
+        ["drafting is not overlapped: only chains can be drafted ahead, not trees (`spec_tree`)"],
     )
     assert loaded(overlap="on", spec_type="suffix") == (
         False,

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from cli_program import COMMAND
 from terminal import at_terminal, read_rest, read_until
@@ -175,6 +176,16 @@ def test_ctrl_z_gives_the_terminal_to_the_shell_and_fg_draws_the_screen_again(ho
         read_until(master, "here")
         os.write(master, b"\x11")
         read_until(master, "\x1b[?1049l")
+    # The terminal goes while the chat leaves: the system continues the chat, which must not start its screen again.
+    until_s = time.monotonic() + 30
+    while (left := programs_in(home)) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert left == []
+
+
+def programs_in(folder: Path) -> list[int]:
+    """Return the processes that run in a folder."""
+    return [each.pid for each in psutil.process_iter(["cwd"]) if each.info["cwd"] == str(folder)]
 
 
 def test_ctrl_z_does_not_stop_a_program_that_no_shell_would_continue(home: Path) -> None:
