@@ -1539,7 +1539,7 @@ def test_ctrl_c_stops_and_quits_while_text_is_selected() -> None:
     async def steps(app: ChatApp, pilot: Pilot[None]) -> None:
         app.composer.put("count")
         await pilot.press("enter")
-        await wait_until(pilot, lambda: app.is_answering and len(app.session.chat.turns) == 1)
+        await wait_until(pilot, lambda: app.is_answering and bool(app.transcript.views))
         await pilot.click(offset=place_of(app.transcript.views[0], "count"), times=2)
         await wait_until(pilot, lambda: app.clipboard == "count")
         await pilot.press("ctrl+c")

@@ -248,9 +248,6 @@ def _run(call: Call[ServeOptions], sock: socket.socket, models: Offered, routes:
             sock.listen(BACKLOG)  # before the line that says so: clients may connect as soon as they read it
         names = dict.fromkeys(offer.name for offer in (*named, *here.result().values()))
         example = _example(named[0].name, worker.info)
-        _greet(output, url, [*names], len(named), rules, example, as_json=options.as_json, has_page=bool(routes))
-        if options.opens and routes:
-            webbrowser.open(url)
 
         def stop() -> None:
             if server.server_state.tasks:  # of requests without a whole response
@@ -260,7 +257,10 @@ def _run(call: Call[ServeOptions], sock: socket.socket, models: Offered, routes:
             if options.as_json:
                 output.json({"event": "stopping"})
 
-        with call.interrupts.calling(stop):
+        with call.interrupts.calling(stop):  # before the address is printed: the next key may be Ctrl-C
+            _greet(output, url, [*names], len(named), rules, example, as_json=options.as_json, has_page=bool(routes))
+            if options.opens and routes:
+                webbrowser.open(url)
             server.run([sock])
         if options.as_json:
             output.json({"event": "stopped"})
