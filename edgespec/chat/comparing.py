@@ -14,7 +14,7 @@ import shlex
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import perf_counter
@@ -27,7 +27,7 @@ from edgespec.chat.settings import ChatSettings, changed, setting
 from edgespec.core.stats import Stats
 from edgespec.errors import OutOfMemoryError, UsageError
 from edgespec.events import Progress, TokenEvent
-from edgespec.history import StoreError, TokenRecord, Turn
+from edgespec.history import TokenRecord, Turn
 from edgespec.settings import LoadSettings
 from edgespec.text.figures import rate
 
@@ -109,12 +109,17 @@ class Lane:
     times_s: list[float] = field(default_factory=list)  #: when each event came
     begun_s: float | None = None  #: when the answer was asked for, on the clock of `perf_counter`
     turn: Turn | None = None  #: its message, None while there is none
-    pieces: Sequence[TokenRecord] = ()
 
     @property
     def key(self) -> str | None:
         """The key of its message."""
         return None if self.turn is None else self.turn.key
+
+    @property
+    def pieces(self) -> list[TokenRecord]:
+        """Its tokens as the store has them."""
+        shown = [event for event in self.events if event.id >= 0 or event.text]
+        return [TokenRecord(event.id, event.text, event.source, event.round) for event in shown]
 
     def take(self, event: TokenEvent) -> None:
         """Add an event that comes now."""
@@ -255,8 +260,6 @@ class AnswerComparison:
         last, self._chat = session.chat.turns[-1], session.chat.saved_id
         if last.role == "assistant":
             lane.turn = last
-            with suppress(StoreError):
-                lane.pieces = session.store.pieces(last.key)
 
     @contextmanager
     def _as(self, side: Side, cancel: CancelFlag, progress: Progress | None) -> Iterator[None]:

@@ -35,6 +35,11 @@ class ChatSettings(AnswerSettings):
     spec_draft_n_max: int | None = None
     spec_tree: int | None = None
 
+    @classmethod
+    def of(cls, answer: AnswerSettings) -> ChatSettings:
+        """Return the settings of a chat whose answers have these settings."""
+        return cls(**{item.name: getattr(answer, item.name) for item in fields(AnswerSettings)})
+
     @property
     def drafting(self) -> dict[str, Any]:
         """The drafting settings that differ from those the model was loaded with, as fields of LoadSettings."""

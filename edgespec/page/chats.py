@@ -7,7 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 
 from edgespec.chat.attachments import Attachment, attachment, delete_chats, kept_file
 from edgespec.chat.paths import unlike_words
@@ -27,7 +27,6 @@ from edgespec.requests.bad_input import BadInputError, JsonObject, wrong
 from edgespec.requests.fields import Fields
 from edgespec.serve.pool import Offer, Place
 from edgespec.serve.served import Served
-from edgespec.settings import AnswerSettings
 from edgespec.text.printable import one_line
 from edgespec.tools.toolbox import Toolbox
 
@@ -38,8 +37,7 @@ log = logging.getLogger(__name__)
 
 def usual_settings(offer: Offer) -> ChatSettings:
     """Return the settings of new chats with a model."""
-    settings = {each.name: getattr(offer.defaults, each.name) for each in fields(AnswerSettings)}
-    return ChatSettings(**settings | {"seed": -1 if offer.seed is None else offer.seed})
+    return replace(ChatSettings.of(offer.defaults), seed=-1 if offer.seed is None else offer.seed)
 
 
 class Chats(Closable):

@@ -263,6 +263,7 @@ def test_a_race_answers_twice_and_compares(page: PageClient) -> None:
     assert kept["stats"]["drafters"] == drafted["drafters"]
     tokens = page.get("tokens", chat=chat["id"], key=kept["key"])["tokens"]
     assert sum(drafter != "" for _, drafter, _ in tokens) == drafted["accepted"] > 0
+    assert "".join(text for text, _, _ in tokens) == kept["text"]
     error = page.post("race", 400, chat=None, text="x", sides=["", "demo:draft"])["error"]
     assert "one model" in error["message"]
 

@@ -148,7 +148,7 @@ def _session(call: Call[ChatOptions], store: Store, toolbox: Toolbox, notes: lis
     else:
         server, settings = "", _local_model(call, resumed)
     options = call.options
-    chat_settings = ChatSettings(**{each.name: getattr(options.answer, each.name) for each in fields(AnswerSettings)})
+    chat_settings = ChatSettings.of(options.answer)
     cache_disk = options.cache_disk if options.history else 0
     states = ChatStates(None if cache_disk is None else cache_disk << 20)
     if store.unwritable is not None:
