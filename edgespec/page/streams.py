@@ -81,6 +81,7 @@ class PageAnswer:
         """Answer a message twice, with the settings of two `sides`. Raises EdgespecError, BadInputError."""
         session = self._session
         self._change()
+        session.chat.attached = self._files
         comparison = AnswerComparison(session, self._sides(), self._fields.text("text"))
         begun = set[int]()
 

@@ -268,6 +268,14 @@ def test_a_race_answers_twice_and_compares(page: PageClient) -> None:
     assert "one model" in error["message"]
 
 
+def test_files_are_sent_with_the_message_of_a_race(page: PageClient) -> None:
+    files = [{"name": "a.csv", "about": "1 row", "text": "a,b\n1,2"}]
+    events = page.answer("race", chat=None, text="What is b?", files=files, settings={"max-tokens": "4"})
+    chat = page.get("chat", id=events[-1]["chat"]["id"])
+    assert [file["name"] for file in chat["turns"][0]["files"]] == ["a.csv"]
+    assert chat["turns"][0]["text"] == "What is b?"
+
+
 def test_an_export_is_that_of_the_terminal(page: PageClient) -> None:
     chat = page.ask("Hello")
     with page.server.client() as client:
