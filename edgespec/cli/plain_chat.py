@@ -24,7 +24,7 @@ from edgespec.cli.options.command import Call, Options
 from edgespec.cli.setup.models import fetch_models
 from edgespec.cli.terminal.interrupt import Interrupted
 from edgespec.cli.terminal.line_editor import LineEditor, inputs_of, piped_line
-from edgespec.cli.terminal.output import Answer
+from edgespec.cli.terminal.output import ShownAnswer
 from edgespec.core.stats import Stats
 from edgespec.documents.reader import Said
 from edgespec.errors import EdgespecError, GenerationError, UsageError
@@ -70,7 +70,7 @@ class Repl:
         self._next: str | None = None
         self._seen: str | None = None  # the key of the last message that was shown
         self._marks = ""  # the drafter of the text being shown
-        self._answer: Answer | None = None  # the one that is being shown
+        self._answer: ShownAnswer | None = None  # the one that is being shown
         interactive = sys.stdin is not None and sys.stdin.isatty()
         self._editor = LineEditor(lambda line: completions(session, line), remembers=remembers) if interactive else None
         self._calls = ToolCalls(call, asks=interactive)
@@ -130,7 +130,7 @@ class Repl:
         ):
             self.say(self.controls.remedies())
 
-    def _new_answer(self, *, draws: bool = True) -> Answer:
+    def _new_answer(self, *, draws: bool = True) -> ShownAnswer:
         is_text = not any(getattr(self.session.chat.settings, key) for key in CONSTRAINTS)
         return self.output.new_answer(draws=draws and self._draws and is_text, for_reader=self._for_reader)
 

@@ -68,16 +68,16 @@ class Output:
     def stderr_is_terminal(self) -> bool:
         return _is_terminal(self._stderr)
 
-    def new_answer(self, *, draws: bool = True, thinks: bool = False, for_reader: bool = False) -> Answer:
+    def new_answer(self, *, draws: bool = True, thinks: bool = False, for_reader: bool = False) -> ShownAnswer:
         """Return an answer to add text to. On a terminal it `draws` Markdown, `for_reader` so that screen readers can
         read it. With `thinks` the text may begin with reasoning."""
         encoding = getattr(self._stdout, "encoding", None) or ""
         if not draws or self._stdout is None or not self._stdout.isatty() or "utf" not in encoding.lower():
-            return Answer(self)
+            return ShownAnswer(self)
         from edgespec.cli.terminal.drawn_answer import DrawnAnswer, Look
 
         look = Look.of(has_colour=_has_colour(self._stdout), for_reader=for_reader)
-        return Answer(self, DrawnAnswer(partial(self.answer, as_is=True), look, thinks=thinks))
+        return ShownAnswer(self, DrawnAnswer(partial(self.answer, as_is=True), look, thinks=thinks))
 
     def answer(self, text: str, *, as_is: bool = False) -> None:
         """Append to the answer. Newlines at its end are held back, so that it ends with exactly one. A terminal gets no
@@ -358,7 +358,7 @@ def in_options(message: str) -> str:
     return with_options(message)
 
 
-class Answer:
+class ShownAnswer:
     """An answer that is shown while it streams: drawn, or as it is."""
 
     def __init__(self, output: Output, drawn: DrawnAnswer | None = None) -> None:
