@@ -175,19 +175,7 @@ class Chats(Closable):
 
     def branches(self, offer: Offer, chat: str) -> View:
         """Return the branches of a chat."""
-        found = self.session(offer, chat).chat.branches()
-        return {
-            "branches": [
-                {
-                    "leaf": each.leaf,
-                    "turns": each.n_turns,
-                    "preview": each.preview,
-                    "updated": each.updated_s,
-                    "current": each.is_current,
-                }
-                for each in found
-            ]
-        }
+        return {"branches": [*map(views.branch, self.session(offer, chat).chat.branches())]}
 
     def tokens(self, key: str) -> View:
         """Return the tokens of an answer, with the drafters that proposed them and the numbers of their passes."""

@@ -13,7 +13,7 @@ from edgespec.chat.settings import SETTINGS, ChatSettings
 from edgespec.core.stats import Stats
 from edgespec.events import TokenEvent
 from edgespec.gguf_file.model_check import is_embedding
-from edgespec.history import AnswerRecord, ChatInfo, Hit, Store, StoreError, Turn, UnknownChatError
+from edgespec.history import AnswerRecord, Branch, ChatInfo, Hit, Store, StoreError, Turn, UnknownChatError
 from edgespec.models.names.source import lasting
 from edgespec.serve.ollama_models import described, sees
 from edgespec.serve.pool import Place
@@ -155,6 +155,17 @@ def info(chat: ChatInfo) -> View:
         "pinned": chat.is_pinned,
         "folder": chat.folder,
         "turns": chat.n_turns,
+    }
+
+
+def branch(branch: Branch) -> View:
+    """Return a branch of a chat."""
+    return {
+        "leaf": branch.leaf,
+        "turns": branch.n_turns,
+        "preview": branch.preview,
+        "updated": branch.updated_s,
+        "current": branch.is_current,
     }
 
 
